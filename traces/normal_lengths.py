@@ -61,8 +61,7 @@ class NormalLengths(Trace):
     the limits. Limits that are not given are five deviations away, and at least 1. Every
     conversation has `turns` turns: its next prompt is all before it, answers included, and new
     tokens. Conversations start with one of prefix_count prefixes of prefix_tokens tokens.
-    first_prompt_tokens, first_output_tokens and their limits: of the first turn; None: as of the
-    others. delay_s, delay_stdev_s, delay_min_s, delay_max_s: the think time before each turn after
+    delay_s, delay_stdev_s, delay_min_s, delay_max_s: the think time before each turn after
     the first, which arrivals=sessions heeds; it is drawn once for a conversation, so that a slow
     one stays slow. A conversation ends before its first prompt that is too long.
     """
@@ -78,14 +77,6 @@ class NormalLengths(Trace):
     prefix_tokens: NumTokens = 0
     prefix_count: PositiveCount = 1
     turns: PositiveCount = 1
-    first_prompt_tokens: PositiveTokens | None = None
-    first_prompt_tokens_stdev: NumTokens | None = None
-    first_prompt_tokens_min: PositiveTokens | None = None
-    first_prompt_tokens_max: PositiveTokens | None = None
-    first_output_tokens: PositiveTokens | None = None
-    first_output_tokens_stdev: NumTokens | None = None
-    first_output_tokens_min: PositiveTokens | None = None
-    first_output_tokens_max: PositiveTokens | None = None
     delay_s: Seconds = 0.0
     delay_stdev_s: Seconds = 0.0
     delay_min_s: Seconds | None = None
@@ -104,23 +95,7 @@ class NormalLengths(Trace):
         check_least(0, prefix_tokens=self.prefix_tokens)
         for name in ("prompt_tokens", "output_tokens"):
             self._check(name, 1, "tokens")
-            self._check_first(f"first_{name}")
         self._check("delay", 0, "s", "_s")
-
-    def _check_first(self, name: str) -> None:
-        """Refuse limits of a first turn that has no mean of its own."""
-        if getattr(self, name) is not None:
-            self._check(name, 1, "tokens")
-            return
-        for part in ("stdev", "min", "max"):
-            value = getattr(self, f"{name}_{part}")
-            if value is not None:
-                raise InputError(
-                    key=f"trace.{name}_{part}",
-                    value=value,
-                    problem=f"needs trace.{name}",
-                    remedy="give both",
-                )
 
     def _check(self, name: str, floor: int, unit: str, end: str = "") -> None:
         """Refuse limits that leave nothing between them."""
@@ -211,11 +186,7 @@ class NormalLengths(Trace):
 
     def _lengths(self, name: str, shape: tuple[int, int], seed: int) -> Table:
         """New tokens of each turn, or those of its answer."""
-        drawn = self._spread(name).draw(shape[0] * shape[1], stream(seed, name)).reshape(shape)
-        first = f"first_{name}"
-        if getattr(self, first) is not None:
-            drawn[:, 0] = self._spread(first).draw(shape[0], stream(seed, first))
-        return drawn
+        return self._spread(name).draw(shape[0] * shape[1], stream(seed, name)).reshape(shape)
 
     def _spread(self, name: str, floor: int = 1, end: str = "") -> Spread:
         values = (getattr(self, f"{name}{part}{end}") for part in ("", "_stdev", "_min", "_max"))

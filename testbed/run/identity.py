@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from testbed.run.config import RunConfig
-from testbed.run.parts import Part, locate
+from testbed.run.parts import Part
 from testbed.run.plug_in_sources import plug_in_files
 
 ROOT = Path(__file__).parents[1]
@@ -70,14 +70,10 @@ def id_of(values: Mapping[str, Any], inputs: Mapping[str, Any]) -> str:
 
 
 def files_of(part: Part) -> dict[str, Path]:
-    """The data files that the parameters of a part name, and those that it reads beside them."""
+    """The data files that the parameters of a part name."""
     files = dict[str, Path]()
     for value in part.parameters.values():
         files |= files_at(value)
-    if part.name.startswith("testbed."):  # a plug-in is not imported before it is made
-        companions = getattr(locate(part.name, "part"), "companions", None)
-        for path in companions(**part.parameters) if companions else ():
-            files |= files_at(str(path))
     return files
 
 

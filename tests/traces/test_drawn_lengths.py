@@ -158,19 +158,6 @@ def test_waits_stay_between_their_limits(deviation):
     assert len(set(drawn)) > 5
 
 
-def test_a_first_turn_has_lengths_of_its_own():
-    """Those of later turns stay as they are."""
-    own = talks(first_prompt_tokens=500, first_output_tokens=7, first_prompt_tokens_max=600)
-    plain = talks()
-    lengths = [np.reshape(rows.output_len, (30, 4)) for rows in (own, plain)]
-    assert set(lengths[0][:, 0]) == {7}
-    assert (lengths[0][:, 1:] == lengths[1][:, 1:]).all()
-    firsts = own.prompt_len.reshape(30, 4)[:, 0]
-    assert 500 <= firsts.min() <= firsts.max() <= 600
-    grown = [rows.prompt_len.reshape(30, 4) for rows in (own, plain)]
-    assert (np.diff(grown[0][:, 1:]) == np.diff(grown[1][:, 1:])).all()
-
-
 def test_a_conversation_ends_before_its_first_prompt_that_is_too_long():
     trace = NormalLengths(prompt_tokens=50, output_tokens=20, turns=4, num_conversations=3)
     rows = trace.rows(None, 0, 200)
@@ -192,10 +179,6 @@ def test_a_conversation_ends_before_its_first_prompt_that_is_too_long():
         (
             lambda: NormalLengths(prompt_tokens=9, output_tokens=9, prompt_tokens_max=4),
             "prompt_tokens=9: lengths would be from 9 to 4",
-        ),
-        (
-            lambda: NormalLengths(prompt_tokens=9, output_tokens=9, first_output_tokens_max=4),
-            "first_output_tokens_max=4",
         ),
         (
             lambda: NormalLengths(prompt_tokens=9, output_tokens=9, delay_s=2, delay_max_s=1),
