@@ -18,6 +18,7 @@ from testbed.kernels.launch.compile import KernelsUnavailable, require_gpu
 # The module of each measurement, which has a MEASUREMENT.
 MEASUREMENTS = {
     "attention-beside": "measure.attention_beside",
+    "block-moves": "measure.block_moves",
     "ladder": "ladder.measure",
     "transfers": "measure.transfers",
 }

@@ -28,6 +28,16 @@ def attention_beside(
     gpu_commands.measure("attention-beside", kinds=kinds or ["prefill"])
 
 
+@app.command(name="block-moves")
+def block_moves() -> None:
+    """Measure transfers of whole blocks to the host, back, and both ways, by block size.
+
+    By the engine's kernel, a copy for each fragment, one batch of copies, and through a staging
+    buffer, with the share of the link and the time of decode attention meanwhile.
+    """
+    gpu_commands.measure("block-moves")
+
+
 @app.command
 def ladder() -> None:
     """Measure decode attention in five steps, each checked first.

@@ -14,6 +14,7 @@ import testbed.kernels
 from testbed.experiments.site import kernel_table
 from testbed.kernels.measure import bench_kernels, speed_beside_vllm, timing
 from testbed.kernels.measure.bench_kernels import Report
+from testbed.kernels.measure.block_moves import BLOCK_SIZES, WAYS
 from testbed.kernels.measure.timing import Timing
 from testbed.kernels.verify.reference import Shape
 
@@ -199,7 +200,7 @@ def test_kept_moves_of_the_kernel_fill_the_link() -> None:
     """To the host with at most 3% of the decodes' time, from it with more (h100-moves.md)."""
     kept = table(KEPT.with_name("h100-block-moves.csv"))
     rows = [row for row in kept if row["method"] == "kernel"]
-    assert len(rows) == 27  # ways times block sizes
+    assert len(rows) == len(WAYS) * len(BLOCK_SIZES)
     for row in rows:
         if row["way"] == "out":
             assert float(row["share"]) >= 0.9
