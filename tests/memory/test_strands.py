@@ -1,5 +1,7 @@
 """A cache whose new contents are in strands answers as one with a node for each block does."""
 
+from time import process_time
+
 from depth import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -130,3 +132,30 @@ def test_lists_that_hits_have_emptied_are_forgotten():
     pool.put(blocks)
     pool.index.check()
     assert pool.counts() == (2, 2, 0)
+
+
+def test_a_hit_takes_out_of_the_queue_what_it_finds_and_nothing_else():
+    pool = LastUsePool(10, DEFAULT)
+    blocks = pool.take(8)
+    pool.publish(pool.index.root, range(8), blocks)
+    pool.put(blocks)
+    nodes = pool.index.match(range(8))
+    pool.hold([*nodes[1:3], *nodes[5:7]])  # two runs of one list
+    assert pool.evictable() == [blocks[0], blocks[3], blocks[4], blocks[7]]
+    pool.hold([nodes[7], nodes[4], nodes[3]])  # against its order
+    assert pool.evictable() == [blocks[0]]
+    assert pool.counts() == (2, 1, 0)
+
+
+def test_a_large_hit_takes_as_long_a_block_as_a_small_one():
+    def seconds(num_blocks):
+        pool = LastUsePool(num_blocks, DEFAULT)
+        pool.publish(pool.index.root, range(num_blocks), blocks := pool.take(num_blocks))
+        pool.put(blocks)
+        nodes = pool.index.match(range(num_blocks))
+        start = process_time()
+        pool.hold(nodes)
+        return process_time() - start
+
+    small, large = (min(seconds(num_blocks) for _ in range(3)) for num_blocks in (8_000, 128_000))
+    assert large < 64 * small  # 16 times as many blocks

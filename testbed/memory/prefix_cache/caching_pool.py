@@ -145,11 +145,23 @@ class LastUsePool(CachingPool):
         return len(self.free) + self.num_queued - num_cached, num_cached, 0
 
     def hold(self, nodes: Sequence[Node]) -> int:
-        for node in nodes:
-            if node.evictable:
-                self.lists[node.block].remove(node.block)
-                self.num_queued -= 1
-        return super().hold(nodes) if nodes else 0
+        if not nodes:
+            return 0
+        self._unqueue([node.block for node in nodes if node.evictable])
+        return super().hold(nodes)
+
+    def _unqueue(self, blocks: list[int]) -> None:
+        """These blocks leave the queue, at once those that lie in it one behind another."""
+        start, num_blocks = 0, len(blocks)
+        self.num_queued -= num_blocks
+        while start < num_blocks:
+            queued = self.lists[blocks[start]]
+            first = queued.index(blocks[start])
+            end, most = start + 1, min(num_blocks, start + len(queued) - first)
+            while end < most and queued[first + end - start] == blocks[end]:
+                end += 1
+            del queued[first : first + end - start]
+            start = end
 
     def unpublish(self, blocks: Iterable[int]) -> None:
         own = [*blocks]
