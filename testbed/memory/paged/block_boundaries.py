@@ -2,17 +2,14 @@
 walking the batch.
 """
 
-from bisect import bisect_left, insort
+from bisect import bisect_left, bisect_right
 from collections.abc import Sequence as Row
-from itertools import compress, count, repeat
-from typing import TypeAlias
+from itertools import compress, count
 
 from testbed.core.sequence import Batch, BatchIndex, Sequence
 from testbed.core.slots import Growth, growth_at, record
 from testbed.memory.paged.block_pool import BlockPool
 from testbed.memory.paged.block_table import BlockTable, Tables
-
-Member: TypeAlias = tuple[int, int, list[int]]  # residue, serial number of joining, blocks
 
 
 class BlockIndex(BatchIndex):
@@ -20,9 +17,10 @@ class BlockIndex(BatchIndex):
     steps as a block has slots.
 
     The blocks of a member are full at the steps congruent to its residue, modulo the block size.
-    `members` is sorted by residue, and then by joining. `tails` contains the tables of members
-    whose partial last block was shared when they joined or forked, and may need a copy before the
-    next write.
+    `residues` is sorted, members of one residue by joining; `squares` and `blocks` have the square
+    of each residue and the blocks of each member, in the same order. `tails` contains the tables of
+    members whose partial last block was shared when they joined or forked, and may need a copy
+    before the next write.
     """
 
     def __init__(self, batch: Batch, tables: Tables, pool: BlockPool) -> None:
@@ -30,51 +28,60 @@ class BlockIndex(BatchIndex):
         self.tables = tables
         self.pool = pool
         self.size = tables.block_size
-        self.members: list[Member] = []
+        self.residues: list[int] = []
+        self.squares: list[int] = []
+        self.blocks: list[list[int]] = []
         self.tails: dict[int, BlockTable] = {}
-        self._by_id: dict[int, Member] = {}
+        self._serials: list[int] = []  # of joining, in the order of `residues`
+        self._by_id: dict[int, tuple[int, int]] = {}  # residue and serial number
         self._serial = count()
 
     def added(self, seq: Sequence) -> None:
         table, size, offset = self.tables.of(seq), self.size, seq.slots_offset
-        blocks = table.blocks
-        member = self._by_id[seq.seq_id] = -offset % size, next(self._serial), blocks
-        insort(self.members, member)
+        blocks, residue, serial = table.blocks, -offset % size, next(self._serial)
+        self._by_id[seq.seq_id] = residue, serial
+        place = bisect_right(self.residues, residue)
+        self.residues.insert(place, residue)
+        self.squares.insert(place, residue * residue)
+        self.blocks.insert(place, blocks)
+        self._serials.insert(place, serial)
         if blocks and blocks[-1] in self.pool.sharers and (offset + self.batch.extended) % size:
             self.tails[seq.seq_id] = table  # as `shares_tail`
 
     def removed(self, seq: Sequence) -> None:
-        members = self.members
-        del members[bisect_left(members, self._by_id.pop(seq.seq_id))]
+        residues, (residue, serial) = self.residues, self._by_id.pop(seq.seq_id)
+        first = bisect_left(residues, residue)
+        place = bisect_left(self._serials, serial, first, bisect_right(residues, residue, first))
+        del residues[place], self.squares[place], self.blocks[place], self._serials[place]
         self.tails.pop(seq.seq_id, None)
 
     def needed(self, num_steps: int) -> int:
         """Blocks that num_steps more steps of all members take, without copy-on-write."""
-        members, size = self.members, self.size
+        residues, size = self.residues, self.size
         rounds, rest = divmod(num_steps, size)
         now = self.batch.extended % size
-        last = bisect_left(members, (now + rest,)) - bisect_left(members, (now,))
+        last = bisect_left(residues, now + rest) - bisect_left(residues, now)
         if now + rest > size:
-            last += bisect_left(members, (now + rest - size,))
-        return rounds * len(members) + last
+            last += bisect_left(residues, now + rest - size)
+        return rounds * len(residues) + last
 
     def steps_within(self, num_blocks: int) -> int:
         """Steps that num_blocks blocks allow: whole rounds of a block for each member, or the most
         within one.
         """
-        size, members = self.size, self.members
-        if num_blocks >= len(members):
-            return num_blocks // len(members) * size
+        size, residues = self.size, self.residues
+        if num_blocks >= len(residues):
+            return num_blocks // len(residues) * size
         now = self.batch.extended % size
-        lacks_block = (bisect_left(members, (now,)) + num_blocks) % len(members)
-        return (members[lacks_block][0] - now) % size
+        lacks_block = (bisect_left(residues, now) + num_blocks) % len(residues)
+        return (residues[lacks_block] - now) % size
 
     def step(self) -> int:
         """grow(1), returning the number of slots taken."""
-        members, now, take = self.members, self.batch.extended % self.size, self.pool.free.pop
-        first = bisect_left(members, (now,))
-        end = bisect_left(members, (now + 1,), first)
-        for _, _, blocks in members[first:end]:
+        residues, now, take = self.residues, self.batch.extended % self.size, self.pool.free.pop
+        first = bisect_left(residues, now)
+        end = bisect_right(residues, now, first)
+        for blocks in self.blocks[first:end]:
             blocks.append(take())
         return (end - first) * self.size
 
@@ -82,25 +89,25 @@ class BlockIndex(BatchIndex):
         """Append the blocks for num_steps more steps in their order, from the end of the free list,
         which has them.
         """
-        size, now = self.size, self.batch.extended
+        size = self.size
         if num_steps > 1 == size:
             return self._grow_by_tokens(num_steps)
-        take, taken, first, second = self.pool.free.pop, 0, 0, 0
-        for start, due in self._rounds(num_steps):
-            taken += len(due)
-            for residue, _, blocks in due:
+        take, taken, steps, squared = self.pool.free.pop, 0, 0, 0
+        for begin, first, end in self._rounds(num_steps):
+            for blocks in self.blocks[first:end]:
                 blocks.append(take())
-                step = start + (residue - now) % size
-                first += step
-                second += step * step
-        return record(Growth, (taken * size, first * size, second * size))
+            num, late = end - first, sum(self.residues[first:end])
+            taken += num
+            steps += num * begin + late  # each in the step of its residue behind `begin`
+            squared += begin * (num * begin + 2 * late) + sum(self.squares[first:end])
+        return record(Growth, (taken * size, steps * size, squared * size))
 
     def _grow_by_tokens(self, num_steps: int) -> Growth:
         """`grow` for blocks of one token: each member takes one at every step."""
-        num_members = len(self.members)
+        num_members = len(self.blocks)
         steps = num_members * num_steps
         taken = self.pool.take(steps)
-        for place, (_, _, blocks) in enumerate(self.members):
+        for place, blocks in enumerate(self.blocks):
             blocks += taken[place::num_members]
         first = steps * (num_steps - 1) // 2
         return record(Growth, (steps, first, first * (2 * num_steps - 1) // 3))
@@ -109,26 +116,22 @@ class BlockIndex(BatchIndex):
         """The steps at which num_steps more steps will take the marked ones of the blocks that they
         take one after another.
         """
-        size, now = self.size, self.batch.extended
         steps = [
-            start + (residue - now) % size
-            for start, due in self._rounds(num_steps)
-            for residue, _, _ in due
+            begin + residue
+            for begin, first, end in self._rounds(num_steps)
+            for residue in self.residues[first:end]
         ]
-        return growth_at([*compress(steps, marks)], size)
+        return growth_at([*compress(steps, marks)], self.size)
 
-    def _rounds(self, num_steps: int) -> list[tuple[int, list[Member]]]:
-        """The members that need a block in num_steps more steps, in order, with the step at which
-        each round begins; the last round may be a part of one.
+    def _rounds(self, num_steps: int) -> list[tuple[int, int, int]]:
+        """The members that need a block in num_steps more steps, in order, by rounds: the step at
+        which a round begins, which is before now in the first one, and its members as a range.
         """
-        members, size = self.members, self.size
-        now, whole = self.batch.extended % size, num_steps - num_steps % size
-        first, end = bisect_left(members, (now,)), now + num_steps - whole
-        if end <= size:
-            last = members[first : bisect_left(members, (end,), first)]
-        else:
-            last = members[first:] + members[: bisect_left(members, (end - size,))]
-        if not whole:
-            return [(0, last)]
-        in_turn = members[first:] + members[:first]
-        return [*zip(range(0, whole, size), repeat(in_turn)), (whole, last)]
+        residues, size = self.residues, self.size
+        begin = -(self.batch.extended % size)
+        first, end, rounds = bisect_left(residues, -begin), num_steps - begin, []
+        while end > size:
+            rounds.append((begin, first, len(residues)))
+            begin, first, end = begin + size, 0, end - size
+        rounds.append((begin, first, bisect_left(residues, end, first)))
+        return rounds
