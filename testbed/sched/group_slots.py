@@ -88,7 +88,7 @@ def extend_to(policy: MemoryPolicy, seqs: list[Sequence], num_tokens: int) -> An
     """Ask for slots for num_tokens tokens of each of these sequences, which have one length, fewer
     slots than that, and are in no batch.
     """
-    missing = num_tokens - seqs[0].num_slots
+    missing = num_tokens - seqs[0].slots_offset
     batch = batch_of(seqs[0]) if len(seqs) == 1 else passing_batch(seqs)
     answer = policy.extend(batch, missing)
     if isinstance(answer, Grant):

@@ -221,15 +221,16 @@ class SchedulerState(Queues):
         them.
         """
         chunk = self.cut_chunk(group, new, plan)
-        if self.memory.publishes is not None:
-            self.publish(chunk.seq, chunk.num_stored + new)
+        self.publish(chunk.seq, chunk.num_stored + new)
 
     def cut_chunk(self, group: SequenceGroup, new: int, plan: Plan) -> Chunk:
         """`schedule_chunk` of tokens that are not findable yet."""
         todo = group.todo
-        seq, left, num_stored = todo.pop(0)
+        seq, left, num_stored = todo[0]
         if new < left:
-            todo.insert(0, Item(seq, left - new, num_stored + new))
+            todo[0] = record(Item, (seq, left - new, num_stored + new))
+        else:
+            del todo[0]
         chunk: Chunk = record(Chunk, (group, seq, new, num_stored, not todo, 0))
         plan.chunks.append(chunk)
         return chunk
@@ -238,13 +239,13 @@ class SchedulerState(Queues):
         """The first num_tokens tokens of `seq` are in the cache once this iteration has run."""
         if self.memory.publishes is not None:
             self.memory.publishes.publish(seq, num_tokens)
-            self.memory_released()
+            self.refused, self.swap_in_refused = None, False  # as `memory_released`
 
     def ensure_slots(self, seqs: list[Sequence], num_tokens: int, plan: Plan) -> bool:
         """Give sequences of one length, which are in no batch, slots for num_tokens tokens; whether
         they have them.
         """
-        if seqs[0].num_slots >= num_tokens:
+        if seqs[0].slots_offset >= num_tokens:  # as `num_slots`, outside a batch
             return True
         answer = extend_to(self.policy, seqs, num_tokens)
         if isinstance(answer, Refusal):

@@ -148,15 +148,16 @@ class ConcurrentPrefills(PrefillChunks):
         super().schedule_prefills(plan)
 
     def first_tokens(self, group: SequenceGroup, budget: int, hit: CacheHit, plan: Plan) -> int:
-        cached = min(hit.num_cached(group.prefill_len), group.prefill_len - 1)
-        chunk = min(group.prefill_len - cached, self.max_chunk_tokens)
+        prefill_len = group.prefill_len
+        cached = min(hit.num_cached(prefill_len), prefill_len - 1)
+        chunk = min(prefill_len - cached, self.max_chunk_tokens)
         if not (self.cuts or chunk <= budget or plan.is_idle):
             return 0
         new = self._cut(group, cached, min(chunk, budget), hit)
         if not new:
             return 0
         if self.fits_whole and not self._fits(group, hit):
-            return group.prefill_len
+            return prefill_len
         return cached + new
 
     def chunk_of(self, group: SequenceGroup, budget: int) -> int:

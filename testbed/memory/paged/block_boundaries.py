@@ -116,6 +116,8 @@ class BlockIndex(BatchIndex):
         """The steps at which num_steps more steps will take the marked ones of the blocks that they
         take one after another.
         """
+        if num_steps == 1:
+            return record(Growth, (sum(marks[: self.needed(1)]) * self.size, 0, 0))
         steps = [
             begin + residue
             for begin, first, end in self._rounds(num_steps)

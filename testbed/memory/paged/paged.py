@@ -2,6 +2,7 @@
 tiers.
 """
 
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from functools import lru_cache
 from itertools import chain, compress, repeat
@@ -74,6 +75,7 @@ class BlockMemory(LeasingPolicy):
         self._max_len = pool.max_len
         self._footprint = Granular(block_size)
         self._pool = BlockPool(pool.num_slots // block_size) if blocks is None else blocks
+        self._has_other_blocks = self._pool.has_other_blocks
         self._watermark = Watermark(watermark, self._pool.num_blocks)
         self._tables = Tables(self._pool, block_size)
         self._host = Tables(BlockPool(pool.slots_of(HOST) // block_size), block_size)
@@ -146,18 +148,27 @@ class BlockMemory(LeasingPolicy):
         index, which it does not need.
         """
         size, pool, blocks = self.block_size, self._pool, table.blocks
-        num_slots, num_free, evicted = table.seq.num_slots, len(self._pool.free), NO_GROWTH
+        num_slots, num_free, evicted = table.seq.num_slots, len(pool.free), NO_GROWTH
         needed = -(-(num_slots + num_tokens) // size) - len(blocks)
         first = -num_slots % size  # of the steps that take the blocks, which are `size` apart
         if needed > num_free:
             if not self._ensure_free(needed):
                 return Refusal.LATER
-            steps = range(first + num_free * size, num_tokens, size)
-            evicted = growth_at([*compress(steps, pool.were_cached)], size)
+            evicted = self._evicted_by(first + num_free * size, needed - num_free)
         blocks += pool.take(needed)
         self._tables.live += num_tokens
         growth = blocks_taken(first, needed, size) if needed else NO_GROWTH
         return record(Grant, (0, NO_OPS, growth, evicted, False))
+
+    def _evicted_by(self, first: int, count: int) -> Growth:
+        """The steps first, first + size, ..., which take the `count` blocks that were just evicted,
+        as far as these were cached.
+        """
+        size, were_cached = self.block_size, self._pool.were_cached
+        if all(were_cached):
+            return blocks_taken(first, len(were_cached), size) if were_cached else NO_GROWTH
+        steps = range(first, first + count * size, size)
+        return growth_at([*compress(steps, were_cached)], size)
 
     def fits(self, seq: Sequence, num_tokens: int, hit: CacheHit = NO_HIT) -> bool:
         table, reserve, num_own = self._tables.held.get(seq.seq_id), self._reserve(), 0
@@ -188,7 +199,7 @@ class BlockMemory(LeasingPolicy):
     def usage(self) -> Usage:
         size, pool, live = self.block_size, self._pool, self._tables.live
         total, saved = pool.num_blocks * size, pool.num_saved * size
-        if not pool.has_other_blocks:
+        if not self._has_other_blocks:
             free = len(pool.free) * size
             held = total - free
             return record(Usage, (total, live, held, held, 0, free, free, saved, 0))
@@ -210,18 +221,18 @@ class BlockMemory(LeasingPolicy):
         the last.
         """
         sharers, left = self._pool.sharers, len(self._tables.held) - len(batch.sequences)
-        outside: dict[int, int] = {}
+        if not left:
+            return 0
+        outside: list[list[int]] = []  # of each such sequence, the blocks that it shares
         for table in reversed(self._tables.held.values()):
-            if not left:
-                break
             if table.seq.batch is not batch:
-                left -= 1
-                for block in filter(sharers.__contains__, table.blocks):
-                    outside[block] = outside.get(block, 0) + 1
-        saved = 0
-        for block, count in outside.items():
-            saved += min(count, sharers[block] - 1)
-        return saved
+                outside.append([*filter(sharers.__contains__, table.blocks)])
+                if len(outside) == left:
+                    break
+        if left == 1:
+            return len(outside[0])
+        counts = Counter(chain.from_iterable(outside))
+        return sum([min(count, sharers[block] - 1) for block, count in counts.items()])
 
     def guaranteed_steps(self, batch: Batch) -> int:
         return self._steps_within(batch, self._pool.available())
@@ -231,7 +242,8 @@ class BlockMemory(LeasingPolicy):
         index: BlockIndex = batch.indexes.get(self) or batch.index(self, self._index)
         if index.tails or not batch.sequences:
             return 0
-        return min(index.steps_within(num_blocks), self._max_len)
+        steps = index.steps_within(num_blocks)
+        return steps if steps < self._max_len else self._max_len
 
     def footprint(self, seq: Sequence) -> Footprint:
         return self._footprint

@@ -77,7 +77,8 @@ class Paged2023(Paged):
         left = len(self._pool.free) - (index.widest if len(index.num_seqs) > 1 else 0)
         if index.tails or not batch.sequences or left < 0:
             return 0
-        return min(index.steps_within(left), self._max_len)
+        steps = index.steps_within(left)
+        return steps if steps < self._max_len else self._max_len
 
     def _requested_by(
         self, index: BlockIndex, num_tokens: int, writers: Collection[BlockTable]

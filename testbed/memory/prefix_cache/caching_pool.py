@@ -118,15 +118,14 @@ class LastUsePool(CachingPool):
     the cached ones.
 
     The queue has the blocks that were given back at once as lists, of which the last block goes
-    first. A list may be the blocks of a strand of the index (strand_index.py). lists: the list into
-    which each block was put last.
+    first. A list may be the blocks of a strand of the index (strand_index.py).
 
     A published block keeps its content though another block has the same: node.block is the one
     that was published first, which is found, and `copies` holds the others in order. The end of the
     first makes the next one findable.
     """
 
-    __slots__ = ("copies", "lists", "num_queued", "queue", "release", "strands")
+    __slots__ = ("copies", "num_queued", "queue", "release", "strands")
 
     def __init__(self, num_blocks: int, release: Release) -> None:
         super().__init__(num_blocks, Lru())
@@ -134,7 +133,6 @@ class LastUsePool(CachingPool):
         self.release = release
         self.queue: deque[list[int]] = deque()
         self.num_queued = 0
-        self.lists: dict[int, list[int]] = {}
         self.copies: dict[Node, list[int]] = {}
 
     def available(self) -> int:
@@ -155,7 +153,7 @@ class LastUsePool(CachingPool):
         start, num_blocks = 0, len(blocks)
         self.num_queued -= num_blocks
         while start < num_blocks:
-            queued = self.lists[blocks[start]]
+            queued = self.strands.lists[blocks[start]]
             first = queued.index(blocks[start])
             end, most = start + 1, min(num_blocks, start + len(queued) - first)
             while end < most and queued[first + end - start] == blocks[end]:
@@ -173,13 +171,14 @@ class LastUsePool(CachingPool):
 
     def evict(self, count: int) -> None:
         """Free the first `count` blocks of the queue, which must be there."""
+        queue, by_end, left = self.queue, self.strands.by_end, count
         taken: list[int] = []
         self.were_cached = []
-        while len(taken) < count:
-            blocks = self.queue[0]
-            num = min(count - len(taken), len(blocks))
-            first = blocks[: -num - 1 : -1]
-            strand = self.strands.by_end.get(first[0]) if first else None
+        while left:
+            blocks = queue[0]
+            first = blocks[: -left - 1 : -1]  # the last ones of the list
+            num = len(first)
+            strand = by_end.get(first[0]) if num else None
             if strand is None:
                 del blocks[len(blocks) - num :]
                 self._drop_contents(first)
@@ -187,8 +186,9 @@ class LastUsePool(CachingPool):
                 self.strands.shorten(strand, num)  # whose blocks these are
                 self.were_cached += [True] * num
             taken += first
+            left -= num
             if not blocks:
-                self.queue.popleft()
+                queue.popleft()
         num_cached = sum(self.were_cached)
         self.num_queued -= count
         self.num_unreferenced -= num_cached
@@ -238,14 +238,15 @@ class LastUsePool(CachingPool):
                 continue
             queued.append(block)
         self.num_unreferenced += cached
-        self._queue(queued[::-1])
+        queued.reverse()
+        self.strands.lists.update(dict.fromkeys(queued, queued))
+        self._queue(queued)
 
     def _queue(self, blocks: list[int]) -> None:
         self.num_queued += len(blocks)
         self.queue.append(blocks)
         if len(self.queue) > 2 * self.num_blocks:  # hits have emptied most of the lists
             self.queue = deque(filter(None, self.queue))
-        self.lists.update(dict.fromkeys(blocks, blocks))
 
     def _drop_contents(self, blocks: list[int]) -> None:
         """These blocks leave the queue, and their contents go, if they have any."""
@@ -267,7 +268,7 @@ class LastUsePool(CachingPool):
             holder[block] = None
         elif others:
             self.index.fill(node, others.pop(0))
-            node.evictable = node.block in self.lists.get(node.block, ())
+            node.evictable = node.block in self.strands.lists.get(node.block, ())
         else:
             self.index.drop([node])
         if not others:

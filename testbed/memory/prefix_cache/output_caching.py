@@ -91,18 +91,19 @@ class OutputCaching(PrefixCaching):
         return len(wanted)
 
     def _give_back(self, seq: Seq, keep: Keep) -> None:
-        if (self._num_dropped or self._asks_ahead) and seq.num_stored >= seq.prompt_len:
+        num_stored = seq.num_stored
+        if (self._num_dropped or self._asks_ahead) and num_stored >= seq.prompt_len:
             self._with_output.add(seq.seq_id)
         prompt = self._prompts.get(seq.seq_id)
         is_stored = prompt is not None and prompt.alone and seq.seq_id in self._tables.held
         if prompt is not None and is_stored and keep is not Keep.NOTHING:
-            of_prompt, full = prompt.contents, seq.num_stored // self.block_size
+            of_prompt, full = prompt.contents, num_stored // self.block_size
             if seq.answer_id is not None:
                 self._num_named[seq.seq_id] = full
             if full > len(of_prompt):
                 new = islice(self._generated(seq, len(of_prompt)), full - len(of_prompt))
                 prompt.contents = [*of_prompt, *new]
-            self.publish(seq, seq.num_stored)
+            self.publish(seq, num_stored)
         super()._give_back(seq, keep)
 
     def _make_cache(self, num_blocks: int, order: EvictionOrder) -> CachingPool:

@@ -9,7 +9,9 @@ from testbed.core.sequence import Batch
 from testbed.core.sequence import Sequence as Seq
 from testbed.core.slots import (
     HOST,
+    NO_GROWTH,
     NO_HIT,
+    NO_OPS,
     Answer,
     Answers,
     CacheHit,
@@ -17,6 +19,7 @@ from testbed.core.slots import (
     Keep,
     Refusal,
     ceil_div,
+    record,
 )
 from testbed.core.units import PositiveTokens, Share
 from testbed.memory.paged.paged import BlockMemory
@@ -74,8 +77,9 @@ class PromptHit(CacheHit):
             return nodes
         end = len(nodes)
         if self.contents is None or end <= len(self.contents):
-            end = min(end, self.num_readable(num_tokens))
-        return nodes[: max(end - self.num_dropped, 0)]
+            readable = self.num_readable(num_tokens)
+            end = end if end < readable else readable
+        return nodes[: max(end - self.num_dropped, 0)] if self.num_dropped else nodes[:end]
 
 
 @dataclass(slots=True)
@@ -202,7 +206,10 @@ class PrefixCaching(BlockMemory):
         self._prompts[first.seq_id] = CachedPrompt(
             contents, nodes[-1] if nodes else self._cache.index.root, alone=not num_others
         )
-        return [Grant(num_cached), *[Grant(num_shared * self.block_size)] * num_others]
+        grant: Grant = record(Grant, (num_cached, NO_OPS, NO_GROWTH, NO_GROWTH, False))
+        if not num_others:
+            return [grant]
+        return [grant, *[Grant(num_shared * self.block_size)] * num_others]
 
     def fits(self, seq: Seq, num_tokens: int, hit: CacheHit = NO_HIT) -> bool:
         prompt_hit = hit if isinstance(hit, PromptHit) else self.lookup(seq)
@@ -217,14 +224,15 @@ class PrefixCaching(BlockMemory):
         prompt = self._prompts.get(seq.seq_id)
         if prompt is None:
             return
-        if (
-            prompt.node.block == TOMBSTONE
-        ):  # evicted since: it was an equal block of another sequence
-            prompt.node = self._cache.index.root
-        new = slice(prompt.node.depth + 1, min(num_tokens // self.block_size, len(prompt.contents)))
-        if new.start < new.stop:
-            blocks = self._tables.of(seq).blocks[new]
-            prompt.node = self._cache.publish(prompt.node, prompt.contents[new], blocks)
+        node, contents = prompt.node, prompt.contents
+        if node.block == TOMBSTONE:  # evicted since: it was an equal block of another sequence
+            node = prompt.node = self._cache.index.root
+        start, stop = node.depth + 1, num_tokens // self.block_size
+        if stop > len(contents):
+            stop = len(contents)
+        if start < stop:
+            blocks = self._tables.of(seq).blocks[start:stop]
+            prompt.node = self._cache.publish(node, contents[start:stop], blocks)
 
     def _give_back(self, seq: Seq, keep: Keep) -> None:
         self._cache.order.session = seq.session

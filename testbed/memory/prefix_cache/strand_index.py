@@ -31,13 +31,15 @@ class StrandIndex(PrefixIndex):
     looks for its first content.
 
     Its pool gives back and evicts whole strands, or ends of them, and expands all others.
-    by_end: each strand by its last block. A listener to cache events follows single blocks, so that
-    there are no strands if there is one.
+    by_end: each strand by its last block. lists: of each block with a node that the pool has put
+    into its queue, the list into which it was put last. A listener to cache events follows single
+    blocks, so that there are no strands if there is one.
     """
 
     def __init__(self, num_blocks: int) -> None:
         super().__init__(num_blocks)
         self.by_end: dict[int, Strand] = {}
+        self.lists: dict[int, list[int]] = {}
         self._strands: dict[tuple[Node, Content], Strand] = {}
 
     def insert(
@@ -45,12 +47,14 @@ class StrandIndex(PrefixIndex):
     ) -> Node:
         if isinstance(node, Strand):
             if node.end is None:
-                return self._lengthen(node, [*contents], [*blocks])
+                return self._lengthen(node, contents, blocks)
             node = node.end
         return super().insert(node, contents, blocks, equal)
 
     def expand(self, strand: Strand) -> None:
         """Give each block of the strand a node."""
+        if strand.evictable:  # its blocks are in the queue
+            self.lists.update(dict.fromkeys(strand.blocks, strand.blocks))
         parent, pairs = self._remove(strand), zip(strand.contents, strand.blocks, strict=True)
         end = strand.end = super()._append(parent, pairs)
         while end is not parent:
@@ -60,10 +64,12 @@ class StrandIndex(PrefixIndex):
 
     def shorten(self, strand: Strand, num_blocks: int) -> None:
         """The last num_blocks blocks of the strand no longer hold their content."""
-        kept = len(strand.blocks) - num_blocks
+        blocks = strand.blocks
+        kept = len(blocks) - num_blocks
         if kept:
-            del self.by_end[strand.block], strand.contents[kept:], strand.blocks[kept:]
-            self._end(strand)
+            del self.by_end[strand.block], strand.contents[kept:], blocks[kept:]
+            strand.block = blocks[-1]
+            self.by_end[strand.block] = strand
             return
         parent = self._remove(strand)
         strand.block = TOMBSTONE
@@ -85,22 +91,22 @@ class StrandIndex(PrefixIndex):
         contents, blocks = map(list, zip(*pairs, strict=True))
         strand = self._strands[node, contents[0]] = Strand(node, contents, blocks)
         node.children += 1
-        self._end(strand)
-        return strand
-
-    def _lengthen(self, strand: Strand, contents: list[Content], blocks: list[int]) -> Strand:
-        """Index contents and their blocks behind those of the strand."""
-        del self.by_end[strand.block]
-        strand.contents += contents
-        strand.blocks += blocks
-        strand.depth += len(blocks)
-        self._end(strand)
-        return strand
-
-    def _end(self, strand: Strand) -> None:
-        """Note the last block of the strand."""
-        strand.block = strand.blocks[-1]
         self.by_end[strand.block] = strand
+        return strand
+
+    def _lengthen(
+        self, strand: Strand, contents: Iterable[Content], blocks: Iterable[int]
+    ) -> Strand:
+        """Index contents and their blocks behind those of the strand."""
+        own = strand.blocks
+        strand.depth -= len(own)
+        strand.contents += contents
+        own += blocks
+        strand.depth += len(own)
+        del self.by_end[strand.block]
+        strand.block = own[-1]
+        self.by_end[strand.block] = strand
+        return strand
 
     def _remove(self, strand: Strand) -> Node:
         """The strand leaves the index; its parent."""
