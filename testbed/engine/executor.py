@@ -25,6 +25,7 @@ class Flight:
         launched_ps: when the host has launched it.
         work: what its first iteration computes.
         usage: the pool as its first iteration sees it.
+        saved: slots that sharing saves in it.
         durations: of its iterations, if they are known beforehand.
         num_waiting: requests in the queue when it begins.
         num_swapped: requests on the host then.
@@ -53,6 +54,7 @@ class Flight:
     launched_ps: int = 0
     work: Work
     usage: Usage
+    saved: int
     durations: Affine
     num_waiting: int
     num_swapped: int

@@ -65,6 +65,7 @@ class FusedPath:
         self._flight = Flight(Plan())
         self._forking = Flight(Plan())
         self._steady = Flight(Plan())  # of `begin_next`
+        self._flight.is_promised = False
         self._steady.repeats = self._steady.is_promised = True
         self._steady.num_swapped = 0
         self._is_steady = scheduler.is_steady and not cost.windows
@@ -96,8 +97,8 @@ class FusedPath:
         usage = self._policy.usage()
         flight.usage, flight.start_ps = usage, start_ps
         flight.num_waiting, flight.growing = len(state.waiting), num_seqs
-        repeated = 0
-        if usage.saved:
+        repeated, flight.saved = 0, usage.saved
+        if flight.saved:
             self._meter.begin_shared()
             repeated = self._meter.repeated_reads(plan, usage)
         flight.work = record(
@@ -124,6 +125,7 @@ class FusedPath:
             return self._begin_forking(plan, usage, start_ps, arrival_ps)
         flight = self._flight
         flight.plan, flight.usage, flight.start_ps = plan, usage, start_ps
+        flight.saved = usage.saved
         flight.num_waiting, flight.num_swapped = len(state.waiting), len(state.swapped)
         if state.loading:
             flight.num_waiting += len(state.loading)
@@ -132,7 +134,7 @@ class FusedPath:
         if plan.chunks:
             self._checks.tables(usage)
             self._meter.begin_chunks(plan)
-        flight.work = self._work(plan, usage)
+        flight.work = self._work(flight)
         if repeats:
             self._set_steps(flight, arrival_ps)
         else:
@@ -152,6 +154,7 @@ class FusedPath:
             self._checks.tables(usage)
         self._meter.open(plan, usage)
         flight.plan, flight.usage, flight.start_ps = plan, usage, start_ps
+        flight.saved = usage.saved
         flight.num_waiting, flight.num_swapped = len(state.waiting), len(state.swapped)
         if state.loading:
             flight.num_waiting += len(state.loading)
@@ -178,16 +181,16 @@ class FusedPath:
         """True if the cost model says how the host launches the plan's iterations."""
         return self._cost.launch(*launched_counts(self._cost, plan)) is not None
 
-    def _work(self, plan: Plan, usage: Usage) -> Work:
+    def _work(self, flight: Flight) -> Work:
         """The work of the plan's first iteration: what it computes and reads."""
-        state, repeated = self._state, 0
+        state, plan, repeated = self._state, flight.plan, 0
         prefill: tuple[tuple[int, int], ...] = ()
         windows: tuple[WindowReads, ...] = ()
         if plan.chunks:
             for _, _, new, num_stored, _, padding in plan.chunks:
                 prefill += ((new + padding, num_stored),)
-        if usage.saved:
-            repeated = self._meter.repeated_reads(plan, usage)
+        if flight.saved:
+            repeated = self._meter.repeated_reads(plan, flight.usage)
         if self._windows and plan.decode_seqs:
             windows = windows_of(plan, state.batch, self._windows)
         decodes, context, longest = plan.decode_seqs, plan.decode_context, plan.decode_max_context
@@ -209,14 +212,21 @@ class FusedPath:
         if self._is_checked:
             audit.check_decode(self._cost, flight.work, durations)
         first_ps, growth_ps, most = durations
-        self._steps_to_end = self._outputs.steps_to_end()
-        steps = min(1 + promised, self._steps_to_end, most)
-        if flight.usage.saved or flight is self._forking:
-            if flight.usage.saved:
+        steps = self._steps_to_end = self._outputs.steps_to_end()
+        if steps > promised:  # by comparisons: `min` takes as long as twenty of them
+            steps = 1 + promised
+        if steps > most:
+            steps = most
+        if flight.saved or flight is self._forking:
+            if flight.saved:
                 self._checks.repeated_reads(flight.work)
             steps = min(steps, self._meter.max_steps(flight.usage))
         duration_ps = steps * first_ps + growth_ps * (steps * (steps - 1) // 2)
-        by_ps = min(self._snapshots.next_ps, wake_ps, arrival_ps)
+        by_ps = self._snapshots.next_ps
+        if by_ps > arrival_ps:
+            by_ps = arrival_ps
+        if by_ps > wake_ps:
+            by_ps = wake_ps
         elapsed_ps = by_ps - flight.start_ps
         if by_ps < UNBOUNDED and steps > 1 and duration_ps > elapsed_ps:
             steps = durations.steps_to_reach(elapsed_ps) if elapsed_ps > 0 else 1

@@ -137,7 +137,8 @@ class SpanMeter(Meter):
         """`open` for a plan of the fused path (fused_path.py), which has chunks."""
         for group, _, _, _, _, _ in plan.chunks:
             tracked = self._tracked.get(group.request_id)
-            if tracked is None or not tracked.is_of(group.sequences[0].num_slots):
+            # In no batch, so that its `slots_offset` is `num_slots`
+            if tracked is None or not tracked.is_of(group.sequences[0].slots_offset):
                 self._track(group)
         self._repeated = self._copies = 0
 
@@ -165,12 +166,13 @@ class SpanMeter(Meter):
         if starts and starts[0][0] < end:
             started = self._start(end, steps)
         internal = self._internal
-        self._internal += started.slots
-        if usage.saved:
+        if started is not NO_GROWTH:
+            self._internal += started.slots
+        if flight.saved:
             first = 0 if flight.is_promised else 1
-            shared = self._shared(steps, flight.durations, usage.saved, usage.held, grown, first)
+            shared = self._shared(steps, flight.durations, flight.saved, usage.held, grown, first)
         if flight.is_promised:
-            growth = self._growth(flight.durations, growing, started, grown, first=0)
+            growth = self._growth(flight.durations, growing, started, grown, 0)
         elif steps > 1:
             growth = self._growth(flight.durations, growing, started, grown)
             usage = usage._replace(live=usage.live - growing * self._slots_per_token)
@@ -180,23 +182,23 @@ class SpanMeter(Meter):
 
     def close_prompts(self, flight: Flight, outcome: Outcome) -> SpanAccount:
         """`close` for a plan of the fused path, which has chunks."""
-        starts, started, usage = self._starts, NO_GROWTH, flight.usage
-        state = self.state
+        starts, usage, state = self._starts, flight.usage, self.state
         shared: tuple[SharedSlots, ...] = ()
-        if flight.plan.decode_seqs and starts and starts[0][0] < state.batch.steps:
+        decodes, saved = flight.plan.decode_seqs, flight.saved
+        if decodes and starts and starts[0][0] < state.batch.steps:
             started = self._start(state.batch.steps, 1)
-        self._internal += started.slots
+            self._internal += started.slots
         internal = self._internal
-        for group in outcome.finished:
+        first_tokens, finished, _ = outcome
+        for group in finished:
             self.forget(group)
-        if flight.plan.decode_seqs and state.beams:
+        if decodes and state.beams:
             self.forked = dict(state.beams)
-        for group in outcome.first_tokens:
+        for group in first_tokens:
             if group.status is RUNNING:
                 self._joined(group)
-        if usage.saved:
+        if saved:
             duration_ps = flight.end_ps - flight.start_ps
-            saved = usage.saved
             shared = (record(SharedSlots, (usage.held, saved, saved * duration_ps)),)
         return flight.work.num_requests, usage, internal, 0, None, shared
 
@@ -248,11 +250,13 @@ class SpanMeter(Meter):
         extended, size = self._extended, self._round
         if not size:
             return []
+        first_steps = [-(offset + extended) % size for offset in self._offsets]
         return sorted(
             [
                 step
-                for offset in self._offsets
-                for step in range(-(offset + extended) % size, num_steps, size)
+                for first in first_steps
+                if first < num_steps
+                for step in range(first, num_steps, size)
             ]
         )
 
