@@ -35,11 +35,11 @@ def drift_of_runs(fit: Mapping[str, Any]) -> float:
 
 
 def drift_words(fit: Mapping[str, Any]) -> str:
-    """The drift that a profile knows, and the one that is drawn."""
-    drawn = f"launches of a run are drawn {drift_of_runs(fit):.0%} off"
+    """The drift that a profile knows, and the deviation of a run that follows."""
+    of_run = f"{drift_of_runs(fit):.0%} for a run"
     if DRIFT not in fit:
-        return f"its host's drift is not known: {drawn}, by that of other hosts"
+        return f"its host's drift between minutes is not known (by other hosts {of_run})"
     drift = fit[DRIFT]
     between = between_passes(drift[SLOWNESS])
     passes = f"{len(drift[SLOWNESS])} passes in {drift[BEGAN][-1]:.0f} s"
-    return f"its host drifted by {between:.1%} between {passes}: {drawn}"
+    return f"its host's launches deviated by {between:.1%} between {passes} ({of_run})"
