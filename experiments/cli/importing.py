@@ -125,17 +125,15 @@ def profile(
 ) -> None:
     """Convert layer times of LLMServingSim or AIConfigurator to a cost profile.
 
-    All-reduces of several GPUs that the source has not measured are computed from the link in the
-    config.json of LLMServingSim's benchmark, in the folder or above it. Prints missing sections of
-    the source, and the extrapolation beyond its grid.
+    Prints missing sections of the source, and the extrapolation beyond its grid.
     """
     from testbed.cost.sections import check_profile, dump
-    from testbed.experiments.real.importers.imported import Requested, add_all_reduces
+    from testbed.experiments.real.importers.imported import Requested
     from testbed.experiments.real.importers.readers import reader_of
 
     requested = Requested(model, gpu, tensor_parallel, kv_dtype_bytes, weight_bits)
     imported = reader_of(source).read(source, requested)
-    add_all_reduces(imported, source)
+    imported.note_missing_all_reduces()
     contents = imported.profile()
     check_profile(contents, source)
     write_text(out, dump(contents))

@@ -33,8 +33,8 @@ LogWord = Annotated[
         "arrival_s, first_token_s, finish_s, or a run's requests.csv; `example` is a log of "
         "vLLM 0.20.2 that ships; values: those of testbed run, such as +system=vllm-v1 "
         "cost=profile cost.path=FILE server.num_blocks=N; with cost=profile, model, GPU and "
-        "number of GPUs are the profile's; KV blocks and links are those of meta.json and "
-        "config.json in a log's folder, if they exist",
+        "number of GPUs are the profile's; KV blocks are those of meta.json in a log's folder, "
+        "if there is one",
     ),
 ]
 Workload = Annotated[

@@ -9,7 +9,6 @@ from import_fixtures import write_every_table, write_gpu, write_llmservingsim, w
 from refusals import refuses
 
 from testbed.core.specs import GpuSpec, ModelSpec, ServerSpec
-from testbed.cost.model import Work
 from testbed.cost.profile import ProfileCost, read_profile
 from testbed.cost.sections import Choices
 from testbed.experiments.cli.main import call
@@ -167,12 +166,6 @@ def remove(folder, part):
             "a roofline needs .name one by --gpu",
             id="no data sheet",
         ),
-        pytest.param(
-            ("custom",), "opt-13b --tensor-parallel 4", r"NCCL reduces over \[2, 8\]", id="4 GPUs"
-        ),
-        pytest.param(
-            ("custom", "comm"), "opt-13b --tensor-parallel 2", "no comm/nccl", id="no all-reduce"
-        ),
     ],
 )
 def test_a_profile_that_the_tables_do_not_give_is_refused(
@@ -184,18 +177,6 @@ def test_a_profile_that_the_tables_do_not_give_is_refused(
         remove(folder, part)
     refuses(message, import_shard, folder, tmp_path / "p.json", words)
     assert not (tmp_path / "p.json").exists()
-
-
-def test_nccl_s_all_reduces_are_taken_where_vllm_s_own_were_not_measured(tmp_path):
-    folder = write_every_table(tmp_path)
-    remove(folder, "custom")
-    nccl = pd.read_parquet(next(folder.glob("comm/nccl/*/nccl_perf.parquet")))
-    two = nccl.query("op_name == 'all_reduce' and nccl_dtype == 'half' and num_gpus == 2")
-    profile = import_shard(folder, tmp_path / "p.json", "opt-13b --tensor-parallel 2")
-    expected = [
-        [2, 2 * row.message_size, pytest.approx(1e3 * row.latency)] for row in two.itertuples()
-    ]
-    assert profile["sections"]["all_reduce"]["points"] == expected
 
 
 def test_tables_without_a_models_name_need_one(folder, tmp_path):
@@ -245,7 +226,6 @@ def test_more_kv_heads_are_read_as_a_larger_batch(folder):
 
 
 BARE = Choices(overhead_s=0.0, overhead_per_request_s=0.0, cuda_graph_sizes=())
-RING = [[2, 1, 20.000062], [2, 1 << 28, 20 + (1 << 28) / 16e3]]  # 2 (n - 1) / n = 1
 
 
 def imported(folder, *arguments, degree=2):
@@ -258,31 +238,7 @@ def imported(folder, *arguments, degree=2):
     return read_profile(out)
 
 
-@pytest.mark.parametrize(
-    "config",
-    ['{"link_bw": 16, "link_latency": 20000}', '{"link_bw": [16], "link_latency": [2e4]}'],
-)
-def test_all_reduces_are_computed_from_a_link(tmp_path, config):
-    (tmp_path / "config.json").write_text(config)
-    profile = imported(tmp_path)
-    assert profile["sections"]["all_reduce"]["points"] == [
-        pytest.approx(point, abs=1e-4) for point in RING
-    ]
-    assert (
-        "not measured: a ring over links of 16 GB/s, 20 us each"
-        in profile["sections"]["all_reduce"]["note"]
-    )
-    model, work = ModelSpec(**profile["model"]), Work(1, 16, 16)
-    pair = ServerSpec("pair", GpuSpec(**profile["gpu"]), 2)
-    shard, whole = (
-        ProfileCost(model, server, profile, BARE).iteration(work) for server in (None, pair)
-    )
-    assert whole - shard == pytest.approx(
-        4 * (20e6 + 128 / 16e9 * 1e12), rel=1e-4
-    )  # two layers, two each
-
-
-def test_missing_measurements_are_reported_and_wrong_links_refused(tmp_path, capsys):
+def test_missing_measurements_are_reported(tmp_path, capsys):
     profile = imported(tmp_path)
     assert "missing: all-reduces; a ring over the data sheet's links" in capsys.readouterr().out
     pair = ServerSpec("pair", GpuSpec(**{**profile["gpu"], "link_bandwidth": 1e10}), 2)
@@ -290,15 +246,6 @@ def test_missing_measurements_are_reported_and_wrong_links_refused(tmp_path, cap
     assert configured.startswith(
         "not measured: a ring over 10 GB/s, without latency; over PCIe that is too fast"
     )
-    (tmp_path / "config.json").write_text('{"link_bw": 16}')
-    assert imported(tmp_path)["sections"]["all_reduce"]["points"][0] == [
-        2,
-        1,
-        pytest.approx(6.2e-5, abs=1e-6),
-    ]
-    for value in ("-1", '"fast"', "0"):
-        (tmp_path / "config.json").write_text(f'{{"link_bw": {value}}}')
-        refuses(r"config\.json: ", imported, tmp_path)
 
 
 def test_every_gpu_that_ships_is_known_by_its_drivers_name():

@@ -356,26 +356,9 @@ def test_more_tokens_than_a_request_that_decoded_all_the_while_are_noticed():
     assert impossible_lengths(twins.take(slice(1, 50))) == 1
 
 
-def test_all_reduces_take_the_links_of_the_benchmark(tmp_path, testbed, profile):
+def test_all_reduces_without_a_measurement_are_named(tmp_path, testbed, profile):
     whole = json.loads((tmp_path / "profile.json").read_text())
     (tmp_path / "profile.json").write_text(json.dumps({**whole, "num_gpus": 2}))
     log = write_log(tmp_path / "a.csv", MANY)
     line = ("validate", log, *SYSTEM, *SMALL, f"cost.path={profile}")
     assert "all-reduces were not measured: a ring over 100 GB/s stands in" in testbed(*line)[1]
-    (tmp_path / "config.json").write_text('{"link_bw": 16, "link_latency": 20000}')
-    assert "all-reduces: config.json, a ring over links of 16 GB/s, 20 us each" in testbed(*line)[1]
-    ((config, _),) = replay_links(log, profile)
-    waits = config.cost.parameters["choices"].parameters[
-        "parallel_layer_s"
-    ]  # of the two all-reduces of a layer
-    assert (config.server.gpu.link_bandwidth, waits) == (16e9, {2: pytest.approx(40e-6)})
-    (tmp_path / "config.json").write_text('{"link_bw": "fast"}')
-    refuses("link_bw is 'fast'", replay_links, log, profile)
-
-
-def replay_links(log, profile):
-    """The steps of validate before its replay."""
-    from testbed.experiments.real.validation.logged_server import logged_servers
-
-    line = [*SYSTEM, *SMALL, f"cost.path={profile}"]
-    return logged_servers([VllmLog(log)], server_config(line), line)

@@ -75,8 +75,9 @@ def from_tables(folder: Path, tables: Mapping[str, Any], requested: Requested) -
         add_experts(imported, tables)
     if model.states:
         add_states(imported, tables)
-    if num_gpus > 1:
-        _add_all_reduces(imported, tables, folder)
+    if num_gpus > 1 and "all_reduce" in tables:
+        points = kernels.all_reduce_points(tables["all_reduce"], num_gpus, imported.notes)
+        imported.add("all_reduce", points, "vLLM's own, in a CUDA graph")
     imported.notes += source(NAME)["notes"]
     return imported
 
@@ -108,17 +109,6 @@ def _check_degree(model: ModelSpec, num_gpus: int) -> None:
             value=num_gpus,
             problem=f"does not divide {model.num_heads} heads of {model.name}",
         )
-
-
-def _add_all_reduces(imported: Imported, tables: Mapping[str, Any], folder: Path) -> None:
-    """Add vLLM's own all-reduces, or NCCL's if there is no table of vLLM's."""
-    num_gpus = imported.num_gpus
-    if "all_reduce" in tables:
-        points = kernels.all_reduce_points(tables["all_reduce"], num_gpus, imported.notes)
-        imported.add_all_reduces(points, "vLLM's own, in a CUDA graph")
-    else:
-        points = kernels.nccl_points(folder, num_gpus)
-        imported.add_all_reduces(points, "NCCL's, as there is no table of vLLM's own")
 
 
 def _model(folder: Path, requested: Requested) -> ModelSpec:

@@ -16,7 +16,6 @@ from testbed.core.errors import InputError
 
 DTYPE, BYTES = "bfloat16", 2
 US_PER_MS = 1000.0
-NCCL = "comm/nccl/*/nccl_perf.parquet"
 NUMBERS = {
     "m",
     "n",
@@ -301,31 +300,6 @@ def all_reduce_points(table: Any, num_gpus: int, notes: list[str]) -> Points:
             f"{chosen}"
         )
     return _by_bytes(rows[rows["num_gpus"] == chosen])
-
-
-def nccl_points(folder: Path, num_gpus: int) -> Points:
-    """(num_gpus, bytes, microseconds) of NCCL, which systems before vLLM's own all-reduce used."""
-    if not any(folder.glob(NCCL)):
-        raise InputError(
-            key=folder,
-            problem=f"no {NCCL}",
-            remedy="give the folder systems/data/GPU of AIConfigurator with that table",
-        )
-    table = read_parquet(folder, NCCL)
-    rows = table[
-        (table["op_name"] == "all_reduce")
-        & (table["nccl_dtype"] == "half")
-        & (table["num_gpus"] == num_gpus)
-    ]
-    if not len(rows):
-        raise InputError(
-            key=folder,
-            problem=(
-                f"NCCL reduces over {sorted(table['num_gpus'].unique().tolist())} GPUs there, not "
-                f"{num_gpus}"
-            ),
-        )
-    return _by_bytes(rows)
 
 
 def _by_bytes(rows: Any) -> Points:

@@ -1,11 +1,10 @@
-"""The server of a log: a config with the KV blocks and links that the log's folder records.
+"""The server of a log: a config with the KV blocks that the log's folder records.
 
 `doubts` reports why the log itself may be wrong.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -13,7 +12,6 @@ import numpy as np
 from testbed.core.errors import InputError
 from testbed.core.request import Column
 from testbed.cost.profile import read_profile
-from testbed.experiments.real.importers.imported import bench_link
 from testbed.experiments.real.validation.log_replay import PROFILE_COST
 from testbed.experiments.runs.words import chosen
 from testbed.run.config import RunConfig, ServerConfig
@@ -130,12 +128,8 @@ def logged_servers(
         here = LoggedServer(config, [])
         if not configured:
             here = _recorded(log, config) or _assumed(config)
-        links = _links(log, here.config)
-        servers.append(
-            LoggedServer(
-                links.config, [*here.notes, *links.notes, *doubts(log, config), *log.remarks]
-            )
-        )
+        notes = [*here.notes, *_ring(config), *doubts(log, config), *log.remarks]
+        servers.append(LoggedServer(here.config, notes))
     return servers
 
 
@@ -183,26 +177,14 @@ def _with_blocks(config: RunConfig, blocks: int) -> RunConfig:
     return replace(config, server=replace(config.server, num_blocks=blocks, **computing))
 
 
-def _links(log: VllmLog, config: RunConfig) -> LoggedServer:
-    """The server with the links in the benchmark's config.json.
-
-    Only servers of several GPUs whose profile has no measured all-reduces need them.
-    """
+def _ring(config: RunConfig) -> list[str]:
+    """A remark on all-reduces between several GPUs that the profile does not have."""
     num_gpus, path = config.server.num_gpus, str(config.cost.parameters.get("path"))
     if (
         num_gpus == 1
         or config.cost.name != PROFILE_COST
         or "all_reduce" in read_profile(path)["sections"]
     ):
-        return LoggedServer(config, [])
-    choices = config.cost.parameters["choices"]
-    link = bench_link(Path(log.path).parent)
-    if link is None or choices.parameters.get("parallel_layer_s"):
-        ring = f"a ring over {config.server.gpu.link_bandwidth / 1e9:g} GB/s stands in for them"
-        return LoggedServer(config, [f"all-reduces were not measured: {ring}"])
-    gpu = replace(config.server.gpu, link_bandwidth=link.bandwidth)
-    cost = config.cost.updated(
-        choices=choices.updated(parallel_layer_s={num_gpus: 2 * link.latency_s})
-    )
-    changed = replace(config, server=replace(config.server, gpu=gpu), cost=cost)
-    return LoggedServer(changed, [f"all-reduces: config.json, {link}"])
+        return []
+    ring = f"a ring over {config.server.gpu.link_bandwidth / 1e9:g} GB/s stands in for them"
+    return [f"all-reduces were not measured: {ring}"]
