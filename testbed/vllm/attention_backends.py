@@ -92,10 +92,11 @@ def cache_problem(model: ModelSpec, gpu: GpuSpec, release: Release) -> str:
 
 def _latent_problem(model: ModelSpec, gpu: GpuSpec, release: Release) -> str:
     """The reason why no backend of latent attention serves a model; empty if one does."""
-    latent, generation = model.latent, capability_of(gpu)[0]
+    latent = model.latent
     if latent is None:
         return ""
     if latent.index_bytes:
+        generation = capability_of(gpu)[0]
         lacks_packed = generation == SMALL_BLACKWELL and not release.has_packed_sparse
         reads_any = generation == HOPPER and release.has_half_sparse and not latent.packed_bytes
         is_odd = not reads_any and latent.kv_rank + latent.rope_size != SPARSE_ROW
