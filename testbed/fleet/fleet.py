@@ -1,16 +1,19 @@
 """Several engines that share a clock, behind one door."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from testbed.core.request import PS, Request
 from testbed.engine.engine import Engine
 from testbed.engine.listeners import Listener
+from testbed.engine.sim_clock import SimClock
 from testbed.fleet.cache_index import CacheIndex
-from testbed.fleet.fleet_parts import FleetParts
-from testbed.fleet.routers.router import routed
+from testbed.fleet.routers.router import Router, routed
 from testbed.fleet.routing_ahead import routed_ahead
+from testbed.fleet.shared_tiers import SharedTiers
 from testbed.fleet.views import EngineView
+
+MakeEngine = Callable[[int], Engine]
 
 
 class Replica:
@@ -36,13 +39,21 @@ class Fleet(Listener):
     routed anew, and begins anew.
     """
 
-    def __init__(self, parts: FleetParts) -> None:
-        self.clock = parts.clock
-        self.router = parts.router
-        self.tiers = parts.tiers
+    def __init__(
+        self,
+        clock: SimClock,
+        make_engine: MakeEngine,
+        num_engines: int,
+        router: Router,
+        tiers: SharedTiers,
+    ) -> None:
+        """make_engine: a new engine of a number, called again when one comes back after a fault."""
+        self.clock = clock
+        self.router = router
+        self.tiers = tiers
         self.processes: list[Any] = []
         self.num_arrived = 0
-        self._parts = parts
+        self._make_engine = make_engine
         self._to_cancel: set[int] = set()  # as soon as they have another engine
         self._listeners: list[Listener] = []
         self._held: dict[int, Request] = {}
@@ -50,9 +61,9 @@ class Fleet(Listener):
         self._is_closed = False
         self._end_ps = 0  # of the latest request that has ended
         self._index: CacheIndex | None = None
-        if parts.num_engines > 1 and self.router.cache_age_s is not None:
+        if num_engines > 1 and self.router.cache_age_s is not None:
             self._index = CacheIndex(self.clock, round(self.router.cache_age_s * PS))
-        numbers = range(parts.num_engines)
+        numbers = range(num_engines)
         self.replicas = [Replica(number, self._new_engine(number)) for number in numbers]
         self._views = [self._view_of(replica) for replica in self.replicas]
         self._offered = list(self._views)  # of the engines that are up
@@ -202,13 +213,13 @@ class Fleet(Listener):
         return EngineView(replica.number, replica.engine, self._index)
 
     def _new_engine(self, number: int) -> Engine:
-        engine = self._parts.make_engine(number)
+        engine = self._make_engine(number)
         engine.listen(self)
         self.tiers.join(engine)
         return engine
 
     def _start(self, replica: Replica) -> None:
-        self.processes.append(self._parts.begin(replica.engine.serve()))
+        self.processes.append(self.clock.start(replica.engine.serve()))
 
     def _close_engines_at_end(self) -> None:
         if not self.has_ended:

@@ -13,7 +13,6 @@ from testbed.engine.sim_clock import SimClock
 from testbed.engine.simulation import Environment, simulated_engine
 from testbed.fleet.faults import Faults
 from testbed.fleet.fleet import Fleet
-from testbed.fleet.fleet_parts import FleetParts
 from testbed.fleet.fleet_records import check_conservation
 from testbed.fleet.fleet_rules import FleetRules
 from testbed.fleet.handovers.split import SplitFleet
@@ -91,8 +90,8 @@ def make_fleet(
             stop_ps=stop_ps,
         )
 
-    parts = FleetParts(clock, clock.start, make_engine, len(recorders), rules.router, tiers)
-    return Fleet(parts) if rules.split is None else SplitFleet(parts, rules.split)
+    parts = clock, make_engine, len(recorders), rules.router, tiers
+    return Fleet(*parts) if rules.split is None else SplitFleet(rules.split, *parts)
 
 
 def run_to_end(clock: SimClock, fleet: Fleet, stop_ps: int) -> None:

@@ -37,7 +37,6 @@ from testbed.sched.group_slots import (
     request_first_slots,
     sequences_to_admit,
 )
-from testbed.sched.lease_policies import KeepSessions, LeasePolicy
 from testbed.sched.orders import Order
 from testbed.sched.pending_forks import PendingForks
 from testbed.sched.plan import Chunk, Plan, one_answer
@@ -68,9 +67,8 @@ class SchedulerState(Queues):
         stepwise: no plan may be repeated, so that every step is seen.
         reserved: groups in no queue, whose prompts another engine hands over
             (testbed/sched/handed_over.py).
-        leased: groups that are over and keep their slots by `lease_policy`, and until when (ps; 0:
-            not known yet).
-        lease_policy: the policy that leases slots to answered requests.
+        leased: groups that are over and keep their slots, and until when (ps; 0: not known yet).
+        leases_all: every answered group keeps its slots, since another engine is to have them.
         retention: how long answered groups of sessions keep their slots; None: not at all.
     """
 
@@ -86,7 +84,7 @@ class SchedulerState(Queues):
         self.stepwise = False
         self.reserved: dict[SequenceGroup, None] = {}  # as a set, but in order
         self.leased: dict[SequenceGroup, int] = {}
-        self.lease_policy = LeasePolicy()
+        self.leases_all = False
         self.retention: Retention | None = None
 
     def follow(self, order: Order) -> None:
@@ -94,7 +92,6 @@ class SchedulerState(Queues):
         self.ranking = order
         if order.retains_s:
             self.retention = Retention(self.memory, order.retains_s)
-            self.lease_policy = KeepSessions()
 
     def order(self, ops: Ops, plan: Plan) -> None:
         """Have the engine perform `ops` before the iteration."""
@@ -331,7 +328,8 @@ class SchedulerState(Queues):
             self.pending_forks.drop_copies_of(group)
 
     def _release_slots(self, group: SequenceGroup) -> None:
-        if group.status is FINISHED and self.lease_policy.needs(group):
+        is_retained = self.retention is not None and group.request.session is not None
+        if group.status is FINISHED and (self.leases_all or is_retained):
             self._lease(group)
         else:
             release_slots(self.policy, group)

@@ -148,19 +148,12 @@ def test_a_loaded_block_leaves_an_exclusive_tier_and_stays_in_an_inclusive_one()
         assert (policy.counters()["written_blocks"] > written) == bool(again)
 
 
-class Unmoved:
-    """The owner of a pool without tiers."""
-
-    def evicting(self, node):
-        """Nothing is written."""
-
-
 @pytest.mark.parametrize("order", [Arc, Lirs, Lru, S3Fifo, Sieve, TwoQueues, WTinyLfu])
 def test_a_block_that_a_load_needs_is_no_ghost_and_keeps_its_place(order):
     """ARC took it for one that was evicted too early: its target grew with each eviction. Others
     lost it: `no node is evictable`.
     """
-    pool = PinnedPool(6, order(), Unmoved())
+    pool = PinnedPool(6, order(), lambda node: None)
     blocks = pool.take(6)
     last = pool.publish(pool.index.root, [(i,) for i in range(6)], blocks)
     pool.put(blocks)

@@ -1,21 +1,19 @@
 """A fleet whose first engines only prefill."""
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from testbed.core.request import Request
 from testbed.core.sequence import SequenceGroup
 from testbed.engine.engine import Engine
 from testbed.engine.links import SharedLink
 from testbed.fleet.fleet import Fleet, Replica
-from testbed.fleet.fleet_parts import FleetParts
 from testbed.fleet.handovers.engine_hooks import DecodeHooks, PrefillHooks
 from testbed.fleet.handovers.handover import Handover, Stage
 from testbed.fleet.handovers.rule import HandoverRule
 from testbed.fleet.routers.router import Router, routed
 from testbed.fleet.views import EngineView
 from testbed.sched.handed_over import abandon
-from testbed.sched.lease_policies import KeepAll
 
 
 class Split(NamedTuple):
@@ -40,13 +38,14 @@ class SplitFleet(Fleet):
     that is being prefilled does so when that has ended.
     """
 
-    def __init__(self, parts: FleetParts, split: Split) -> None:
+    def __init__(self, split: Split, *parts: Any) -> None:
+        """parts: the arguments of Fleet."""
         self.times_ps: list[tuple[int, int]] = []  # of hand-overs: in all, and on the link
         self._split = split
         self._handovers: dict[int, Handover] = {}
         self._links: dict[Engine, SharedLink] = {}
         self._decode_hooks: dict[Engine, DecodeHooks] = {}
-        super().__init__(parts)
+        super().__init__(*parts)
 
     def cancel(self, request_id: int) -> bool:
         handover = self._handovers.get(request_id)
@@ -66,7 +65,7 @@ class SplitFleet(Fleet):
     def _new_engine(self, number: int) -> Engine:
         engine = super()._new_engine(number)
         if number < self._split.num_prefill:
-            engine.scheduler.state.lease_policy = KeepAll()
+            engine.scheduler.state.leases_all = True
             engine.take_part(PrefillHooks(self._handovers, self._prefilled))
             self._links[engine] = SharedLink(self.clock)
         else:

@@ -1,7 +1,6 @@
 """The device's pool of a cache hierarchy, whose blocks transfers may pin."""
 
-from collections.abc import Iterable, Sequence
-from typing import Protocol
+from collections.abc import Callable, Iterable, Sequence
 
 from testbed.memory.prefix_cache.caching_pool import CachingPool
 from testbed.memory.prefix_cache.eviction.order import EvictionOrder
@@ -9,26 +8,22 @@ from testbed.memory.prefix_cache.prefix_index import TOMBSTONE, Node
 from testbed.memory.tiers.lower_tier import Pins
 
 
-class Owner(Protocol):
-    """The owner of a pool."""
-
-    def evicting(self, node: Node) -> None:
-        """A victim, before its block stores nothing any more."""
-
-
 class PinnedPool(CachingPool):
     """A block that a transfer reads is not taken before that has landed, though no table has it.
 
     `pins` counts the transfers that need a block; one that is in `kept` too is not evicted
     meanwhile. Pinned blocks that store nothing any more were victims, and become free when
-    unpinned. `arriving` blocks are being written. The owner is called for each victim.
+    unpinned. `arriving` blocks are being written. `evicting` is called with each victim, before its
+    block stores nothing any more.
     """
 
-    __slots__ = ("arriving", "kept", "owner", "pins")
+    __slots__ = ("arriving", "evicting", "kept", "pins")
 
-    def __init__(self, num_blocks: int, order: EvictionOrder, owner: Owner) -> None:
+    def __init__(
+        self, num_blocks: int, order: EvictionOrder, evicting: Callable[[Node], None]
+    ) -> None:
         super().__init__(num_blocks, order)
-        self.owner = owner
+        self.evicting = evicting
         self.pins = Pins()
         self.kept = Pins()
         self.arriving: set[int] = set()
@@ -83,7 +78,7 @@ class PinnedPool(CachingPool):
             if not node.evictable:
                 aside.append(node)
                 continue
-            self.owner.evicting(node)
+            self.evicting(node)
             self.evictions += 1
             self.num_unreferenced -= 1
             (block,) = self.index.drop([node])

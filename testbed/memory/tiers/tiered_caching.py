@@ -267,7 +267,7 @@ class TieredCaching(PrefixCaching):
     def counters(self) -> Mapping[str, float]:
         return {**super().counters(), **self._hierarchy.moved}
 
-    def evicting(self, node: Node) -> None:
+    def _evicting(self, node: Node) -> None:
         use = Use()
         if self._store.at_eviction and self._hierarchy.write_back(node, use):
             self._choose([node], use, 2)
@@ -277,7 +277,7 @@ class TieredCaching(PrefixCaching):
         self._hierarchy.check()
 
     def _make_cache(self, num_blocks: int, order: EvictionOrder) -> PinnedPool:
-        return PinnedPool(num_blocks, order, self)
+        return PinnedPool(num_blocks, order, self._evicting)
 
     def _is_loading(self, hit: PromptHit, num_tokens: int) -> bool:
         below = hit.below(num_tokens)[:1] if isinstance(hit, TieredHit) else []
