@@ -6,7 +6,7 @@ from typing import TypedDict, Unpack
 from simpy import Environment as Environment
 
 from testbed.core.request import Request
-from testbed.cost.model import UNBOUNDED, CostModel
+from testbed.cost.model import CostModel
 from testbed.engine.arrivals import AnswerDrivenWorkload
 from testbed.engine.audit import check_policy
 from testbed.engine.clients import client_of
@@ -25,17 +25,16 @@ from testbed.speculation.acceptance import Acceptance
 
 
 class Mode(TypedDict, total=False):
-    """The mode of a run.
+    """The mode of an engine; `Engine` has the defaults.
 
     Without fast_forward every iteration is one event and the pool is measured by walking every
     table; the result is the same. snapshots_ps: times at which totals are kept. stop_ps: the end,
-    if requests may be left. env: SimPy's, which a caller may observe during the run.
+    if requests may be left.
     """
 
     fast_forward: bool
     snapshots_ps: Iterable[int]
     stop_ps: int
-    env: Environment | None
 
 
 def simulate(
@@ -49,6 +48,7 @@ def simulate(
     acceptance: Acceptance | None = None,
     pool: PoolSpec | None = None,
     recorder: Recorder | None = None,
+    env: Environment | None = None,
     **mode: Unpack[Mode],
 ) -> Recorder:
     """`simulate_parts` of an engine of these parts; a caller's recorder can be observed too."""
@@ -56,7 +56,7 @@ def simulate(
         scheduler, cost, max_len, beams or SyntheticBeams(), lengths, pool, acceptance
     )
     recorder = recorder or Recorder()
-    simulate_parts(requests, parts, recorder, **mode)
+    simulate_parts(requests, parts, recorder, env=env, **mode)
     return recorder
 
 
@@ -65,25 +65,17 @@ def simulate_parts(
     parts: EngineParts,
     recorder: Recorder,
     *,
-    fast_forward: bool = True,
-    snapshots_ps: Iterable[int] = (),
-    stop_ps: int = UNBOUNDED,
     env: Environment | None = None,
+    **mode: Unpack[Mode],
 ) -> None:
-    """Serve `requests`, in order of arrival, until all have ended or stop_ps has passed; see Mode.
+    """Serve `requests`, in order of arrival, until all have ended or stop_ps has passed. env:
+    SimPy's, which a caller may observe during the run.
 
     Requests of a closed loop's workload arrive when the answers that they wait for have come,
     whatever their arrival_ps.
     """
     clock = SimClock(env)
-    engine = simulated_engine(
-        clock,
-        parts,
-        recorder,
-        fast_forward=fast_forward,
-        snapshots_ps=snapshots_ps,
-        stop_ps=stop_ps,
-    )
+    engine = simulated_engine(clock, parts, recorder, **mode)
     if env is None and not isinstance(requests, AnswerDrivenWorkload):
         engine.follow(requests, closes=True)
     else:
@@ -97,9 +89,7 @@ def simulated_engine(
     recorder: Recorder,
     *,
     links: Mapping[str, SharedLink] = NO_LINKS,
-    fast_forward: bool = True,
-    snapshots_ps: Iterable[int] = (),
-    stop_ps: int = UNBOUNDED,
+    **mode: Unpack[Mode],
 ) -> Engine:
     """An engine whose iterations take simulated time on this clock, which others may share. links:
     of the tiers that other engines use too, by name.
@@ -108,13 +98,4 @@ def simulated_engine(
     check_policy(scheduler.memory, parts.max_len, parts.pool)
     outputs = Outputs(scheduler.state, parts.beams, parts.lengths, parts.acceptance)
     executor = SimulatedExecutor(clock, scheduler, parts.cost, outputs, parts.pool, links)
-    return Engine(
-        scheduler,
-        executor,
-        outputs,
-        recorder,
-        parts.max_len,
-        fast_forward=fast_forward,
-        snapshots_ps=snapshots_ps,
-        stop_ps=stop_ps,
-    )
+    return Engine(scheduler, executor, outputs, recorder, parts.max_len, **mode)

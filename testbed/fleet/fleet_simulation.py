@@ -1,6 +1,7 @@
 """One run of a fleet."""
 
 from collections.abc import Iterable, Sequence
+from typing import Unpack
 
 from testbed.core.request import Request
 from testbed.cost.model import UNBOUNDED
@@ -10,7 +11,7 @@ from testbed.engine.engine import Engine
 from testbed.engine.engine_parts import MakeParts
 from testbed.engine.recorder import Recorder
 from testbed.engine.sim_clock import SimClock
-from testbed.engine.simulation import Environment, simulated_engine
+from testbed.engine.simulation import Environment, Mode, simulated_engine
 from testbed.fleet.faults import Faults
 from testbed.fleet.fleet import Fleet
 from testbed.fleet.fleet_records import check_conservation
@@ -25,10 +26,8 @@ def simulate_fleet(
     recorders: Sequence[Recorder],
     rules: FleetRules,
     *,
-    fast_forward: bool = True,
-    stop_ps: int = UNBOUNDED,
-    snapshots_ps: Iterable[int] = (),
     env: Environment | None = None,
+    **mode: Unpack[Mode],
 ) -> Fleet:
     """Serve `requests` by as many engines as there are recorders; the fleet, whose engines and
     recorders can be looked at. Raises PlugInError if a request is lost or answered twice, or a
@@ -37,16 +36,9 @@ def simulate_fleet(
     arrive; the records are the same.
     """
     clock = SimClock(env)
-    fleet = make_fleet(
-        clock,
-        make_parts,
-        recorders,
-        rules,
-        fast_forward=fast_forward,
-        stop_ps=stop_ps,
-        snapshots_ps=snapshots_ps,
-    )
-    is_watched = env is not None or not fast_forward or stop_ps < UNBOUNDED
+    fleet = make_fleet(clock, make_parts, recorders, rules, **mode)
+    stop_ps = mode.get("stop_ps", UNBOUNDED)
+    is_watched = env is not None or not mode.get("fast_forward", True) or stop_ps < UNBOUNDED
     if is_watched or not rules.keep_apart or isinstance(requests, AnswerDrivenWorkload):
         client_of(clock, fleet, requests).start()
     else:
@@ -65,30 +57,20 @@ def make_fleet(
     make_parts: MakeParts,
     recorders: Sequence[Recorder],
     rules: FleetRules,
-    *,
-    fast_forward: bool = True,
-    stop_ps: int = UNBOUNDED,
-    snapshots_ps: Iterable[int] = (),
+    **mode: Unpack[Mode],
 ) -> Fleet:
     """Engines on this clock, one for each recorder.
 
     make_parts: new parts of the engine of a number, called once for each, and again when one comes
     back after a fault; engines may differ. The faults of the rules are the caller's to start.
     """
-    tiers, times_ps = SharedTiers(clock, rules.shared_tiers), tuple(snapshots_ps)
+    tiers, times_ps = SharedTiers(clock, rules.shared_tiers), tuple(mode.get("snapshots_ps", ()))
 
     def make_engine(number: int) -> Engine:
         parts = make_parts(number)
         tiers.lend(parts.scheduler.memory)
-        return simulated_engine(
-            clock,
-            parts,
-            recorders[number],
-            links=tiers.links,
-            fast_forward=fast_forward,
-            snapshots_ps=[time_ps for time_ps in times_ps if time_ps >= clock.now_ps],
-            stop_ps=stop_ps,
-        )
+        mode["snapshots_ps"] = [time_ps for time_ps in times_ps if time_ps >= clock.now_ps]
+        return simulated_engine(clock, parts, recorders[number], links=tiers.links, **mode)
 
     parts = clock, make_engine, len(recorders), rules.router, tiers
     return Fleet(*parts) if rules.split is None else SplitFleet(rules.split, *parts)

@@ -1,13 +1,14 @@
 """Runs of several engines: simulated, and summed up."""
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
+from typing import Unpack
 
 from testbed.core.garbage import rare_collections
 from testbed.cost.model import UNBOUNDED
 from testbed.engine.engine_parts import EngineParts
 from testbed.engine.recorder import Recorder
-from testbed.engine.simulation import Environment
+from testbed.engine.simulation import Environment, Mode
 from testbed.fleet.fleet import Fleet
 from testbed.fleet.fleet_records import FleetProgress, together
 from testbed.fleet.fleet_simulation import simulate_fleet
@@ -66,20 +67,13 @@ def serve_by_fleet(
     fleet: FleetSetup,
     recorders: Sequence[Recorder],
     *,
-    snapshots_ps: Iterable[int] = (),
-    stop_ps: int = UNBOUNDED,
     env: Environment | None = None,
+    **mode: Unpack[Mode],
 ) -> Fleet:
     """The fleet after it has served the workload; see `testbed.fleet.fleet_simulation`."""
+    mode["fast_forward"] = setup.config.fast_forward
     return simulate_fleet(
-        setup.workload,
-        fresh_parts(fleet),
-        recorders,
-        fleet.rules,
-        fast_forward=setup.config.fast_forward,
-        snapshots_ps=snapshots_ps,
-        stop_ps=stop_ps,
-        env=env,
+        setup.workload, fresh_parts(fleet), recorders, fleet.rules, env=env, **mode
     )
 
 

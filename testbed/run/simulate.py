@@ -1,10 +1,10 @@
 """`run(config)`: build one run, simulate it, and sum it up."""
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from functools import cache
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar, Unpack
 
 import numpy as np
 
@@ -14,7 +14,7 @@ from testbed.core.request import PS
 from testbed.cost.model import UNBOUNDED
 from testbed.engine.overload import Overloaded, WatchfulRecorder
 from testbed.engine.recorder import Recorder
-from testbed.engine.simulation import Environment, simulate_parts
+from testbed.engine.simulation import Environment, Mode, simulate_parts
 from testbed.engine.totals import Totals
 from testbed.run.build import Setup, build
 from testbed.run.config import RunConfig
@@ -122,9 +122,8 @@ def recorded(
     setup: Setup,
     make_recorder: Callable[[], OneRecorder],
     *,
-    snapshots_ps: Iterable[int] = (),
-    stop_ps: int = UNBOUNDED,
     env: Environment | None = None,
+    **mode: Unpack[Mode],
 ) -> list[OneRecorder]:
     """The recorder of each engine, after these have served the workload until stop_ps, if requests
     may be left. snapshots_ps: times at which totals are kept. env: SimPy's, whose events a caller
@@ -132,22 +131,13 @@ def recorded(
     """
     if setup.fleet is None:
         recorder = make_recorder()
-        simulate_parts(
-            setup.workload,
-            setup.parts,
-            recorder,
-            fast_forward=setup.config.fast_forward,
-            snapshots_ps=snapshots_ps,
-            stop_ps=stop_ps,
-            env=env,
-        )
+        mode["fast_forward"] = setup.config.fast_forward
+        simulate_parts(setup.workload, setup.parts, recorder, env=env, **mode)
         return [recorder]
     from testbed.run.fleet_run import serve_by_fleet
 
     recorders = [make_recorder() for _ in setup.fleet.parts]
-    serve_by_fleet(
-        setup, setup.fleet, recorders, snapshots_ps=snapshots_ps, stop_ps=stop_ps, env=env
-    )
+    serve_by_fleet(setup, setup.fleet, recorders, env=env, **mode)
     return recorders
 
 
