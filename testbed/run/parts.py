@@ -139,11 +139,8 @@ class Part:
         return built
 
     def check_parameters(self, target: Any, key: str) -> None:
-        """Raise InputError for a parameter that is unknown or against its annotation.
-
-        Args:
-            target: the class or function of the part.
-            key: the part's name in messages.
+        """Raise InputError for a parameter that is unknown or against its annotation. target: the
+        class or function of the part. key: the part's name in messages.
         """
         declared = parameters_of(target)
         if declared.has_others:

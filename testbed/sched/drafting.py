@@ -28,11 +28,7 @@ class NoDrafts:
     num_charged = 0
 
     def num_drafts(self, group: SequenceGroup) -> int:
-        """The draft tokens that the next step of a decode verifies.
-
-        Args:
-            group: that decodes.
-        """
+        """The draft tokens that the next step of a decode verifies."""
         return 0
 
     def propose(
@@ -41,27 +37,16 @@ class NoDrafts:
         batch_size: int,
         found: Mapping[int, int] = NONE_FOUND,
     ) -> None:
-        """An iteration is over: the drafts that the next step of these groups may verify.
-
-        Args:
-            groups: with a new token.
-            batch_size: requests of the iteration.
-            found: see Results.
+        """An iteration of batch_size requests is over: propose the drafts that the next step of
+        these groups, which have a new token, may verify. found: see Results.
         """
 
     def forget(self, group: SequenceGroup) -> None:
-        """The drafts that were proposed for the group are not verified.
-
-        Args:
-            group: that was scheduled with them, or leaves.
-        """
+        """The drafts that were proposed for the group are scheduled, or the group leaves."""
 
     def accept(self, draft: Draft, num_accepted: int) -> bool:
-        """A step has verified its drafts; whether the slots of the rejected ones come back.
-
-        Args:
-            draft: the step.
-            num_accepted: drafts that became output tokens.
+        """A step has verified its drafts, of which num_accepted became output tokens; whether the
+        slots of the rejected ones come back.
         """
         return False
 

@@ -66,9 +66,6 @@ class InTurn:
     def serve(self, plan: Plan) -> None:
         """Schedule the running groups as far as the budget allows, preempting for those that lack
         slots.
-
-        Args:
-            plan: the one that is being made.
         """
         self._scheduled.clear()
         self._budget = self.prompts.limits.max_num_batched_tokens - self.drafts.num_charged
@@ -149,11 +146,7 @@ class InTurn:
 
     def verify(self, plan: Plan, results: Results, outcome: Outcome) -> Outcome:
         """The results of a plan are in: the newest tokens and the accepted drafts are stored.
-
-        Args:
-            plan: that was carried out.
-            results: which requests have ended, and how many drafts were accepted.
-            outcome: what the plan's prompts have brought.
+        outcome: that of the plan's prompts.
         """
         verified = [self._verify(draft, results) for draft in plan.drafts]
         self._propose(plan, [*verified, *outcome.first_tokens], results.found)
@@ -184,12 +177,8 @@ class InTurn:
         self.drafts.propose(groups, len(plan.drafts) + len(plan.chunks), found or {})
 
     def anticipate(self, plan: Plan, certain: tuple[int, ...], outcome: Outcome) -> None:
-        """A plan begins whose results are in when the next plan has been made.
-
-        Args:
-            plan: the one in flight.
-            certain: requests that have their whole output then.
-            outcome: what its prompts will have brought.
+        """A plan begins whose results are in when the next plan has been made. certain: requests
+        that have their whole output then. outcome: that of its prompts.
         """
         for draft in plan.drafts:
             if draft.group.request_id in certain:
@@ -208,12 +197,7 @@ class InTurn:
         seq.num_stored += num_tokens
 
     def correct(self, plan: Plan, results: Results) -> None:
-        """The results of a plan that was anticipated are in.
-
-        Args:
-            plan: that was carried out.
-            results: how many drafts were accepted.
-        """
+        """The results of a plan that was anticipated are in."""
         for chunk in plan.chunks:
             if chunk.padding and chunk.group.status is RUNNING:
                 chunk.seq.num_stored -= chunk.padding

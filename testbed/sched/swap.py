@@ -22,10 +22,6 @@ def swap_in(state: SchedulerState, plan: Plan) -> None:
     """Swap groups in, the earliest first, as far as they fit; none right after a preemption.
 
     They step with the batch at once; a group without a slot for its next token only joins.
-
-    Args:
-        state: of the groups.
-        plan: the one that is being made.
     """
     while not plan.preempted and not state.swap_in_refused and precedes_admission(state):
         group = state.swapped[0]
@@ -55,13 +51,7 @@ def _return(state: SchedulerState, group: SequenceGroup, plan: Plan) -> None:
 
 
 def swap_out(state: SchedulerState, group: SequenceGroup, plan: Plan) -> bool:
-    """Move a running group to the host; False if the host pool is full.
-
-    Args:
-        state: of the groups.
-        group: all of its sequences move.
-        plan: the one that is being made.
-    """
+    """Move all sequences of a running group to the host; False if the host pool is full."""
     answer = one_answer(state.policy, state.memory.move(group.sequences, HOST))
     if isinstance(answer, Refusal):
         return False
