@@ -39,6 +39,7 @@ def lines_of(
         if of_seed.overload:
             lines.append(f"    overloaded, in too short a run: {of_seed.overload} ({LONGER})")
     lines += _sensitivity_lines(answer, varied)
+    lines += [f"  {answer.first_tokens}"] if answer.first_tokens else []
     if answer.future_read:
         lines.insert(0, f"reads the future, as no real server can: {answer.future_read}")
     return [*lines, *([f"simulated; costs: {answer.costs}"] if answer.costs else [])]

@@ -246,6 +246,7 @@ class CapacityAnswer:
             nothing
         origin: the measurements that the costs rest on, and the way from them
         about: the model, its GPUs and the workload
+        first_tokens: what TTFT is with prefill apart, and how long hand-overs take; empty without
         seeds: the capacity with each seed
         intervals: with `--sensitivity` two rows for each seed
     """
@@ -259,6 +260,7 @@ class CapacityAnswer:
     future_read: str
     origin: str
     about: str
+    first_tokens: str
     seeds: list[SeedCapacity]
     intervals: list[SensitiveCapacity]
 
@@ -569,7 +571,15 @@ def capacity_answer(
     rate = capacities.rate
     found = (rate.mean, rate.half_width, capacities.step, capacities.filling, first.share)
     about = (first.costs, first.future_read, first.origin, first.about)
-    return CapacityAnswer(*found, *about, seeds, intervals)
+    return CapacityAnswer(*found, *about, _first_tokens(capacities), seeds, intervals)
+
+
+def _first_tokens(capacities: "Capacities") -> str:
+    from testbed.experiments.runs.run_words import first_tokens
+    from testbed.run.summaries import HANDOVERS
+
+    handovers = [highest.handovers for highest in capacities.of_seed.values()]
+    return first_tokens([{HANDOVERS: times} for times in handovers]) if all(handovers) else ""
 
 
 def compared_capacities(

@@ -1,8 +1,9 @@
 """`testbed serve`: a simulated server behind OpenAI's API."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
@@ -14,6 +15,9 @@ from testbed.experiments.cli.parameters import (
     WholeNumber,
 )
 from testbed.experiments.cli.served_command import NO_COMMAND, ServedCommand
+
+if TYPE_CHECKING:
+    from testbed.run.config import RunConfig
 
 Host = Annotated[str, Parameter(metavar="ADDRESS", help="address to bind")]
 Port = Annotated[WholeNumber, Parameter(help="port to bind")]
@@ -83,6 +87,7 @@ def serve(
     _check_installed()
     from testbed.core.errors import InputError
     from testbed.experiments.runs.compose import configured
+    from testbed.experiments.runs.notes import print_notes
     from testbed.serving.client_limits import Limits
     from testbed.serving.http_server import ServeOptions, serve
 
@@ -92,7 +97,23 @@ def serve(
     limits = Limits(max_unfinished=bounds.max_queue)
     options = ServeOptions(host, port, speed, output_lengths, tokenizer, log)
     options = replace(options, drain_s=bounds.drain_s, limits=limits, names=served.names)
-    serve(configured(words), options)
+    config = configured(words)
+    print_notes(_notes(config, tokenizer))
+    serve(config, options)
+
+
+def _notes(config: "RunConfig", tokenizer: Path | None) -> Iterator[str]:
+    """The error of a simulated server's times, and of the lengths of prompts."""
+    if config.engine is not None:
+        return
+    from testbed.run.cost_words import costs_in_words
+
+    yield f"costs: {costs_in_words(config)}"
+    if tokenizer is None:
+        yield (
+            "texts are counted in words of at most six characters, not in the model's tokens "
+            "(--tokenizer DIR, a folder with its tokenizer.json)"
+        )
 
 
 def _check_installed() -> None:

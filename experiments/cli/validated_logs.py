@@ -24,9 +24,8 @@ from testbed.experiments.real.validation.metric_error import MetricError
 from testbed.experiments.runs.error_lines import short_names
 from testbed.experiments.runs.whole_files import write_cells
 from testbed.run.config import RunConfig
-from testbed.run.cost_words import cost_source, tested
+from testbed.run.cost_words import costs_in_words
 from testbed.run.machine import cost_of
-from testbed.run.summaries import source_of_costs
 from testbed.study.cost_spread import draws, extremes, rule, rule_of_extremes, spread_of
 from testbed.study.sensitivity import Interval
 
@@ -40,15 +39,6 @@ OVER_TIME = ("arrived", "TTFT", "TPOT", "latency")
 def has_tested_error(config: RunConfig) -> bool:
     """True if the server's costs have an error that was tested."""
     return spread_of(cost_of(config)) is not None
-
-
-def costs_of(config: RunConfig) -> str:
-    """The source of a server's costs, with host and date if the profile says them, and their tested
-    error.
-    """
-    cost = cost_of(config)
-    source = source_of_costs(cost_source(config, cost))
-    return f"{source}; error when tested: {tested(cost, config.model, config.server)}"
 
 
 class Validation:
@@ -114,7 +104,7 @@ class Validation:
 
     def notes(self) -> Iterator[str]:
         """The costs' source and error, and remarks on each log and its server."""
-        yield from dict.fromkeys(f"costs: {costs_of(config)}" for config, _ in self.servers)
+        yield from dict.fromkeys(f"costs: {costs_in_words(config)}" for config, _ in self.servers)
         for log, (config, remarks), run in zip(self.logs, self.servers, self.runs, strict=True):
             for line in (*remarks, *notes(log, config, run)):
                 yield f"{self.names[log.path]}: {line}"

@@ -84,8 +84,12 @@ def remark_on_first_tokens(runs: Sequence[Mapping[str, Any]]) -> list[str]:
     the times of their hand-overs.
     """
     are_apart = any("prefill_replicas" in summary.get(RUN, {}) for summary in runs)
-    texts = [FIRST_TOKEN, *handover_times(runs)]
-    return [f"prefill apart: {'; '.join(texts)}"] if are_apart else []
+    return [first_tokens(runs)] if are_apart else []
+
+
+def first_tokens(runs: Sequence[Mapping[str, Any]]) -> str:
+    """The meaning of TTFT in these runs with prefill apart, and the times of their hand-overs."""
+    return f"prefill apart: {'; '.join([FIRST_TOKEN, *handover_times(runs)])}"
 
 
 def handover_times(runs: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -96,7 +100,8 @@ def handover_times(runs: Sequence[Mapping[str, Any]]) -> list[str]:
             by_link.setdefault(times["bandwidth"], []).append(times)
     means = [
         f"{_range('mean_s', of)} s{_p99(of)}, {_range('link_s', of)} s of it on {link / GIGA:g} "
-        "GB/s, which prompts that end together share"
+        "GB/s, which prompts that end together share, and the rest until the decode engine takes "
+        "it over"
         for link, of in by_link.items()
     ]
     return [f"a hand-over takes on average {'; '.join(means)} ({ASSUMED})"] if means else []

@@ -18,6 +18,8 @@ from testbed.cost.sections import SYSTEM, THIS_ENGINE
 from testbed.cost.transfer_times import transfers_origin
 from testbed.run.config import RunConfig
 from testbed.run.identity import ROOT
+from testbed.run.machine import cost_of
+from testbed.run.summaries import source_of_costs
 from testbed.vllm.releases import release_numbered
 
 TESTED = ROOT / "cost" / "left_out.csv"  # `testbed validate costs` writes it
@@ -41,6 +43,15 @@ def cost_source(config: RunConfig, cost: CostModel) -> str:
     if config.model.latent and config.model.latent.index_bytes:
         where = f"{where}; attention reads all tokens, not only those that its indexer selects"
     return f"{name} ({where.removeprefix('; ')})" if where else name
+
+
+def costs_in_words(config: RunConfig) -> str:
+    """The source of a server's costs, with host and date if the profile says them, and their tested
+    error.
+    """
+    cost = cost_of(config)
+    source = source_of_costs(cost_source(config, cost))
+    return f"{source}; error when tested: {tested(cost, config.model, config.server)}"
 
 
 def origin(cost: CostModel, software: Mapping[str, float | None]) -> str:

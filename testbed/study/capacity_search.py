@@ -1,7 +1,7 @@
 """The search for the highest rate of requests that keeps objectives, one run for each rate."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +11,7 @@ from testbed.run.metrics import OFFERED, SERVED, WHILE_ARRIVING, in_words
 from testbed.run.override_words import key_of
 from testbed.run.result import front_end
 from testbed.run.simulate import FILLING, OVERLOAD, run
-from testbed.run.summaries import RUN, about, costs_of, origin_of
+from testbed.run.summaries import HANDOVERS, RUN, about, costs_of, origin_of
 from testbed.run.while_arriving import ARRIVED, COMPLETED
 from testbed.study.knee import NoRate, NotSustained, highest_rate
 from testbed.study.replications import Interval, interval, within_step
@@ -50,6 +50,8 @@ class Capacity:
         arrived: requests/s that arrived then; None likewise.
         filling: the share of the arrivals at `rate` in which the server, empty at first, filled: a
             longer run finds a rate that is lower by about this share; it may be more.
+        handovers: the times of hand-overs at `rate` (s) and the bytes/s of their link, with prefill
+            apart; empty without.
     """
 
     rate: float
@@ -64,6 +66,7 @@ class Capacity:
     arrived: float | None = None
     origin: str = ""
     about: str = ""
+    handovers: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def table(self) -> "pd.DataFrame":
@@ -154,6 +157,7 @@ class CapacitySearch:
             arrived=window.get(ARRIVED),
             origin=origin_of(summaries[highest]),
             about=about(summaries[highest]),
+            handovers=summaries[highest].get(HANDOVERS, {}),
         )
 
     def _share_inside(self, rate: float) -> float:

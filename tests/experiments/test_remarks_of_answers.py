@@ -131,6 +131,10 @@ def test_prefill_apart_says_where_the_time_of_its_hand_overs_is(testbed):
         for printed in [testbed(*line, "-m", words)[1]]
     ]
     assert remarks == [1, 0]
+    search = ("slo.ttft_s=1", "--seeds", "1", "--precision", "1", "--low", "20", "--high", "60")
+    search += ("arrivals.duration_s=2", "--json")
+    found = json.loads(testbed("capacity", *line[1:-2], "prefill_replicas=1", *search)[1])
+    assert re.search("not in TTFT.* on 50 GB/s", found["first_tokens"])
 
 
 @pytest.mark.parametrize(

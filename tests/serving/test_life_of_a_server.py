@@ -20,6 +20,7 @@ from served_elsewhere import rows_of, started  # noqa: E402
 from stalls import stalls_measured  # noqa: E402
 
 from testbed.experiments.cli.main import main  # noqa: E402
+from testbed.serving import http_server  # noqa: E402
 from testbed.traces.vllm_log import VllmLog  # noqa: E402
 
 RUNNING = f'num_requests_running{{model_name="{MODEL}"}} 1.0'
@@ -236,6 +237,16 @@ WRONG = {
     "no tokenizer": ["--tokenizer=/nowhere"],
     "no policy": ["policy=nothing"],
 }
+
+
+def test_a_server_says_the_error_of_its_times_before_it_serves(capsys, monkeypatch):
+    served = []
+    monkeypatch.setattr(http_server, "serve", lambda config, options: served.append(options))
+    assert main(["serve", "model=opt-13b"]) == 0
+    errors = capsys.readouterr().err
+    assert "error when tested: " in errors
+    assert "--tokenizer DIR" in errors
+    assert len(served) == 1
 
 
 @pytest.mark.parametrize("name", WRONG)
