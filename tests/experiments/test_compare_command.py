@@ -130,40 +130,23 @@ def test_report_of_runs_names_them_by_the_options_that_change_results(testbed, t
         testbed.done("run", *tiny, *words, "outputs=tables", f"hydra.run.dir=many/{name}")
     testbed.done("report", "many", "--html", "page.html")
     page = (tmp_path / "page.html").read_text()
-    check_words(("3 runs in many, by policy and arrivals.speedup", "TTFT by time"), text_of(page))
+    assert "3 runs in many, by policy and arrivals.speedup" in text_of(page)
     head = re.search(r"(?s)<thead>(.*?)</thead>", page)[1]
     columns = [text_of(cell) for cell in re.findall(r"(?s)<th.*?</th>", head)]
     assert columns[:2] == ["policy", "arrivals.speedup"]  # a replay draws nothing by the seed
     assert len(re.findall(r'<section class="card"', page)) == 3
 
 
-def test_unrelated_runs_have_axes_of_their_own(testbed, tiny, tmp_path):
-    """Two policies serve one model; of the runs of another one, two are equal."""
-    other = ("model=opt-66b", "gpu=h200")
-    for name, words in (
-        ("a", ("policy=paged",)),
-        ("b", ("policy=contiguous_max",)),
-        ("c", other),
-        ("d", (*other, "policy.watermark=0.02")),
+def test_report_of_runs_names_those_that_are_equal(testbed, tiny, tmp_path):
+    for name, word in (
+        ("a", "policy=contiguous_max"),
+        ("b", "seed=1"),
+        ("c", "policy.watermark=0.02"),
     ):
-        testbed.done("run", *tiny, *words, "outputs=tables", f"hydra.run.dir=many/{name}")
+        testbed.done("run", *tiny, word, "outputs=tables", f"hydra.run.dir=many/{name}")
     testbed.done("report", "many", "--html", "page.html")
-    page = (tmp_path / "page.html").read_text()
-    charts = dict(re.findall(r"(?s)<h3>(opt-\S+), csv[^<]*</h3>(.*?)(?=<h3>|<section)", page))
-    assert charts.keys() == {"opt-13b", "opt-66b"}
-    for model, drawn in charts.items():
-        names = set(re.findall(r'data-name="([^"]+)"', drawn))
-        assert len(names) == 2
-        assert all(name.startswith(model) for name in names)
-    (equal,) = re.findall(r"Equal in every number: (.*?)\.<", page)
-    assert equal.count("opt-66b") == 2
-
-
-def test_curves_of_more_than_eight_runs_are_not_drawn(testbed, tiny, tmp_path):
-    for seed in range(9):
-        testbed.done("run", *tiny, f"seed={seed}", f"hydra.run.dir=many/{seed}", "outputs=tables")
-    testbed.done("report", "many", "--html", "nine.html")
-    assert "TTFT by time" not in (tmp_path / "nine.html").read_text()
+    (equal,) = re.findall(r"Equal in every number: (.*?)\.<", (tmp_path / "page.html").read_text())
+    assert equal.count(";") == 1
 
 
 def test_a_folder_of_runs_and_a_file_are_refused_with_the_way_out(testbed, pair, tmp_path):

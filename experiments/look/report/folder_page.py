@@ -4,7 +4,6 @@ folder.
 
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
@@ -17,7 +16,6 @@ from testbed.experiments.look.compare.differences import (
     words_of_each,
 )
 from testbed.experiments.look.compare.finished_run import FinishedRun, read_run
-from testbed.experiments.look.compare.tables import charts as compared_charts
 from testbed.experiments.look.compare.tables import engines_table
 from testbed.experiments.look.pages.page import (
     NUMBER,
@@ -25,7 +23,6 @@ from testbed.experiments.look.pages.page import (
     render,
     whole_page,
 )
-from testbed.experiments.look.report.related_runs import equal, related, words_of
 from testbed.experiments.look.report.reproduction_section import CARD, reproduction
 from testbed.experiments.look.report.setting_tables import columns_table, setting_tables
 from testbed.experiments.look.run_charts import charts_of
@@ -35,8 +32,6 @@ from testbed.experiments.runs.sweep_table import futures_of, sweep_charts, varyi
 from testbed.experiments.runs.whole_files import SUMMARY
 from testbed.run.metrics import in_words
 from testbed.run.summaries import costs_of, flat
-
-MOST_CURVES = 8
 
 
 def one_run(run: FinishedRun, title: str, *, alone: bool = False) -> Markup:
@@ -65,23 +60,17 @@ def anchor(title: str) -> str:
 
 
 def many_runs(folder: str, runs: Sequence[FinishedRun]) -> Markup:
-    """Differences, curves, a table with the differing keys as columns, and a card for each run with
+    """Curves of a sweep, a table with the differing keys as columns, and a card for each run with
     tables.
     """
     runs, different = _by_differences(runs)
     names = [words or run.name for run, words in zip(runs, words_of_each(different), strict=True)]
     named = list(zip(runs, names, strict=True))
     titles = [name if name == run.name else f"{name} ({run.name})" for run, name in named]
-    with_tables = [
-        replace(run, name=name)
-        for run, name in named
-        if run.requests is not None and run.spans is not None
-    ]
     points = [
         Point(dict(zip(different, values, strict=True)), run.summary, run.name)
         for run, values in zip(runs, different.to_numpy().tolist(), strict=True)
     ]
-    together = [group for group in related(with_tables) if 1 < len(group) <= MOST_CURVES]
     return render(
         "look/report/runs.html",
         folder=folder,
@@ -89,16 +78,24 @@ def many_runs(folder: str, runs: Sequence[FinishedRun]) -> Markup:
         axes=list(different.columns),
         first=runs[0],
         sweep=sweep_charts(different, [flat(run.summary) for run in runs]),
-        groups=[(words_of(group[0]), list(compared_charts(group))) for group in together],
         settings=setting_tables(points) if are_replicated(points) else [],
         table=_all_runs(points),
-        equal=equal([replace(run, name=name) for run, name in named]),
+        equal=_equal(named),
         cards=[
             (title, anchor(title), one_run(run, title))
             for run, title in zip(runs, titles, strict=True)
             if charts_of(run)
         ],
     )
+
+
+def _equal(named: Sequence[tuple[FinishedRun, str]]) -> list[list[str]]:
+    """The names of runs whose numbers are all the same, if there are several."""
+    names = dict[tuple[float | None, ...], list[str]]()
+    for run, name in named:
+        numbers = tuple(quantity.value(run.summary) for quantity in quantities())
+        names.setdefault(numbers, []).append(name)
+    return [alike for alike in names.values() if len(alike) > 1]
 
 
 def _by_differences(runs: Sequence[FinishedRun]) -> tuple[Sequence[FinishedRun], pd.DataFrame]:
