@@ -175,7 +175,16 @@ def contents_of(path: Path) -> dict[str, Any]:
     beside = path.with_name(BESIDE)
     if config.get(QUANTIZATION) or not beside.exists():
         return config
-    return {**config, QUANTIZATION: {"quant_method": "modelopt", **_values_in(beside)}}
+    values = _values_in(beside)
+    producer = values.get("producer")
+    is_named = isinstance(producer, Mapping) and producer.get("name") == "modelopt"
+    if not is_named and values.get("quant_method") != "modelopt":
+        raise InputError(
+            key=beside,
+            problem="names no modelopt as its producer, without which servers do not read it",
+            remedy="add it, or leave the file out for weights of the model's type",
+        )
+    return {**config, QUANTIZATION: {"quant_method": "modelopt", **values}}
 
 
 def _values_in(path: Path) -> dict[str, Any]:

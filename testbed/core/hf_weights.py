@@ -12,6 +12,7 @@ from testbed.core.specs import FP8_BITS, ModelSpec
 
 QUANTIZATION = "quantization_config"
 NARROW = ("qkv_a_proj", "kv_a_proj_with_mqa")  # ends of names of projections to latent vectors
+HEAD = Linear("lm_head", ("lm_head",), 0)
 LISTS = ("ignore", "ignored_layers", "modules_to_not_convert", "exclude_modules", "dynamic")
 
 
@@ -34,6 +35,10 @@ def with_weights(shape: ModelSpec, fields: Fields, kind: str) -> ModelSpec:
     if shape.latent and narrow not in ({bits}, set()):
         of_latents = replace(shape.latent, narrow_bits=narrow.pop() or usual)
         shape = replace(shape, latent=of_latents)
+    if quantises_head(config) and not shape.tied_embedding:
+        shape = replace(shape, head_bits=_bits_of(fields, bits_of, HEAD))
+    elif config.get("lm_head") and shape.tied_embedding:
+        raise fields.refusal(QUANTIZATION, "a quantised output projection beside a tied embedding")
     multiplies = fp8_products(fields) if bits and 8 <= bits < FP8_BITS else None
     return replace(shape, weight_bits=bits, fp8_products=multiplies)
 
@@ -79,9 +84,6 @@ def _scheme(fields: Fields, config: Any, kind: str) -> Bits:
     names = [name for key in LISTS for name in config.get(key) or [] if "lm_head" not in str(name)]
     if kind in OTHERWISE_NAMED and names:
         raise fields.refusal(QUANTIZATION, f"names of layers are not read for model_type {kind!r}")
-    if quantises_head(config) and not fields.get("tie_word_embeddings", False):
-        remedy = "list lm_head among the layers that are left: more memory"
-        raise fields.refusal(QUANTIZATION, "a quantised output projection is not supported", remedy)
     return bits_of
 
 

@@ -49,6 +49,7 @@ VARIANTS = (
     "drafts_itself",
     "routes_apart",
     "copies_shared",
+    "head_bits",
     "input_params",
     *OF_STAGES,
 )
@@ -90,6 +91,9 @@ class ModelSpec:
     weight_bits: Annotated[
         Positive | None,
         doc("bits of a weight of the layers; embedding and output projection keep dtype_bytes"),
+    ] = None
+    head_bits: Annotated[
+        Positive | None, doc("bits of a weight of the output projection; null: as the embedding")
     ] = None
     fp8_products: Annotated[
         bool | None,
@@ -395,7 +399,7 @@ class ModelSpec:
         experts of each layer.
         """
         bits = self.weight_bits or 8 * self.dtype_bytes
-        head = self.vocab_size * self.hidden_size * self.dtype_bytes
+        head = self.vocab_size * self.hidden_size * (self.head_bits or 8 * self.dtype_bytes) / 8
         return self.dense_params * bits / 8 + self.expert_bytes(experts_per_layer) + head
 
     def expert_bytes(self, experts_per_layer: float) -> float:

@@ -476,7 +476,10 @@ def test_layers_may_each_be_listed_with_an_indexer_of_their_own(shape):
 def test_types_in_a_file_beside_are_read(shape, tmp_path):
     """vLLM reads weights and a KV cache of FP8 there: nvidia/Llama-3.1-70B-Instruct-FP8."""
     values = {"quant_algo": "FP8", "kv_cache_quant_algo": "FP8", "exclude_modules": ["lm_head"]}
-    (tmp_path / "hf_quant_config.json").write_text(json.dumps({"quantization": values}))
+    beside = tmp_path / "hf_quant_config.json"
+    beside.write_text(json.dumps({"quantization": values}))
+    refuses("producer", shape, LLAMA)  # vLLM 0.33 starts it as if it were not there
+    beside.write_text(json.dumps({"producer": {"name": "modelopt"}, "quantization": values}))
     read = shape(LLAMA)
     assert (read.weight_bits, read.kv_dtype_bytes, read.fp8_products) == (8, 1, True)
     unnamed = {"quant_algo": "FP8", "kv_cache_scheme": "FP8", "ignore": ["lm_head"]}

@@ -11,7 +11,7 @@ import pytest
 from refusals import refuses
 
 from testbed.core.divided_weights import bytes_on_gpu
-from testbed.core.errors import DoesNotStart
+from testbed.core.errors import DoesNotStart, InputError
 from testbed.core.hf_config import model_of
 from testbed.experiments.vllm_server.answer import fit_of
 from testbed.vllm.checkpoints import check_checkpoint
@@ -59,8 +59,18 @@ def test_some_of_the_matrices_of_a_layer_are_not_quantised_alone(file_of):
     refuses("quantization_config", model_of, file_of(left))
 
 
-def test_a_quantised_output_projection_is_refused(file_of):
-    refuses("output projection", model_of, file_of({**GPTQ, "lm_head": True}))
+def test_the_output_projection_may_be_quantised_too(file_of):
+    """As vLLM 0.33's own classes start: 4 bits and a group's share, or ModelOpt's 8."""
+    packed = model_of(file_of({**GPTQ, "lm_head": True}))
+    assert packed.head_bits == packed.weight_bits == 4 + 20 / 128
+    of_eight = model_of(file_of({"quant_method": "modelopt", "quant_algo": "FP8", "ignore": []}))
+    saved = 32000 * 1024 * (16 - packed.head_bits) / 8
+    assert packed.weight_bytes + round(saved) == model_of(file_of(GPTQ)).weight_bytes
+    assert of_eight.head_bits == 8
+    tied = {**LLAMA, "tie_word_embeddings": True}
+    refuses("tied embedding", model_of, file_of({**GPTQ, "lm_head": True}, tied))
+    with pytest.raises(InputError, match="output projection"):
+        fit_of(f"vllm serve {file_of({**GPTQ, 'lm_head': True}).parent} -pp 2", "h100-80gb")
 
 
 def test_the_names_of_awq_s_own_file_are_read(file_of):
