@@ -5,10 +5,9 @@ whole or not at all.
 import inspect
 import json
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import yaml
 
@@ -56,8 +55,7 @@ FILES = {
 }
 
 
-@dataclass(frozen=True)
-class StoredRun:
+class StoredRun(NamedTuple):
     """A run in its folder; is_new: it was run now, because it was not complete there."""
 
     summary: dict[str, Any]

@@ -129,11 +129,12 @@ class Replay(ArrivalProcess):
         return np.rint(rows.arrival_s / self.speedup * PS).astype(np.int64)
 
 
-@dataclass(frozen=True, slots=True)
 class AnswerDrivenWorkload(Workload):
     """Rows that go out as answers come: arrival_ps is the earliest time of each, 0 if answers
     alone decide.
     """
+
+    __slots__ = ()
 
 
 @dataclass(frozen=True, slots=True)

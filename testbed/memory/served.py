@@ -2,12 +2,11 @@
 it when a run is built.
 """
 
-from dataclasses import dataclass
 from enum import Enum
+from typing import NamedTuple
 
 
-@dataclass(frozen=True, slots=True)
-class Batching:
+class Batching(NamedTuple):
     """The iterations of a scheduler.
 
     max_num_batched_tokens: of one. plans_ahead: the next one is planned while one runs.
@@ -17,8 +16,7 @@ class Batching:
     plans_ahead: bool
 
 
-@dataclass(frozen=True, slots=True)
-class StateCaching:
+class StateCaching(NamedTuple):
     """Of a model's states those at the ends of chunks are kept (mamba_cache_mode=align).
 
     alignment: the kernel exports a state within a chunk, at multiples of this number of tokens;

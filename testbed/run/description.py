@@ -1,6 +1,5 @@
 """A run in a few words, and the tests of its costs: every summary begins with it."""
 
-import os
 from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Any
@@ -17,11 +16,11 @@ from testbed.memory.policy import PoolSpec
 from testbed.run.config import RunConfig
 from testbed.run.constructor_parameters import parameters_of
 from testbed.run.cost_words import cost_source, tested
-from testbed.run.identity import ROOT, code_hash
+from testbed.run.identity import code_hash
 from testbed.run.oracles import future_read
 from testbed.run.parts import Part
 from testbed.sched.scheduler import Scheduler
-from testbed.version import release
+from testbed.version import commit, release
 
 SIMULATED = {"acceptance", "found_share", "seed"}  # of a speculation, in the tokens' place
 SHOWN = (bool, int, float, str, Part)  # of parameters; others have no short text
@@ -317,30 +316,4 @@ def software() -> dict[str, str | None]:
     """Version, the commit if there is one (with + if files differ from it), and a hash of the
     simulator.
     """
-    return {"version": release(), "commit": _commit(), "simulator": code_hash()[:16]}
-
-
-def _commit() -> str | None:
-    if not (
-        ROOT.parent / ".git"
-    ).exists():  # installed: a repository around it would be another one
-        return None
-    import subprocess
-
-    command = [
-        "git",
-        "-C",
-        str(ROOT.parent),
-        "describe",
-        "--always",
-        "--abbrev=12",
-        "--dirty=+",
-        "--exclude=*",
-    ]
-    quiet = {**os.environ, "GIT_OPTIONAL_LOCKS": "0"}
-    try:
-        return subprocess.run(
-            command, capture_output=True, text=True, check=True, timeout=5, env=quiet
-        ).stdout.strip()
-    except (OSError, subprocess.SubprocessError):
-        return None
+    return {"version": release(), "commit": commit(), "simulator": code_hash()[:16]}

@@ -6,10 +6,9 @@ import hashlib
 import json
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from testbed.run.config import RunConfig
 from testbed.run.parts import Part
@@ -24,8 +23,7 @@ ENGINE = "kernels"  # makes the result of a run on a GPU too
 SOURCES = {".py", ".json", ".csv", ".toml", ".cu", ".cuh"}
 
 
-@dataclass(frozen=True)
-class Identity:
+class Identity(NamedTuple):
     """The id of a run, and the SHA-256 of everything besides the configuration that it covers.
 
     inputs: `files` by path as the configuration names them, plug-in `modules` by name, and `code`

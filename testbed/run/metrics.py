@@ -17,6 +17,7 @@ from testbed.engine.recorder import Recorder
 from testbed.engine.token_gaps import TokenGaps
 from testbed.engine.totals import Measures, Totals
 from testbed.run.config import Slo as Slo
+from testbed.run.percentiles import percentiles
 from testbed.run.while_arriving import while_arriving
 from testbed.study.waiting_trend import wait_growth
 
@@ -35,10 +36,10 @@ KEPT_UP = 0.9
 def spread(values: Floats) -> dict[str, float | None]:
     if not len(values):
         return dict.fromkeys(("mean", *(f"p{p}" for p in PERCENTILES)))
-    percentiles = np.percentile(values, PERCENTILES).tolist()
+    found = percentiles(values, PERCENTILES)
     return {
         "mean": float(values.mean()),
-        **{f"p{p}": value for p, value in zip(PERCENTILES, percentiles, strict=True)},
+        **{f"p{p}": value for p, value in zip(PERCENTILES, found, strict=True)},
     }
 
 
@@ -50,10 +51,10 @@ def spread_of_gaps(runs: GapParts) -> dict[str, float | None]:
     places = np.array(PERCENTILES) / 100 * (total - 1)
     ranks = [int(rank) for place in places for rank in (np.floor(place), np.ceil(place))]
     below, above = np.array(runs.ranked(ranks)).reshape(-1, 2).T
-    percentiles = (below + (above - below) * (places % 1)) / PS
+    found = (below + (above - below) * (places % 1)) / PS
     return {
         "mean": runs.sum_ps() / total / PS,
-        **{f"p{p}": value for p, value in zip(PERCENTILES, percentiles.tolist(), strict=True)},
+        **{f"p{p}": value for p, value in zip(PERCENTILES, found.tolist(), strict=True)},
     }
 
 
@@ -66,9 +67,9 @@ def user_speeds(log: PackedRows) -> dict[str, float | None]:
     speeds = (output_len[streams] - 1) * PS / (finish - first)[streams]
     if not len(speeds):
         return dict.fromkeys(("mean", *(f"p{p}" for p in SLOW)))
-    percentiles = np.percentile(speeds, SLOW).tolist()
     names = [f"p{p}" for p in SLOW]
-    return {"mean": float(speeds.mean()), **dict(zip(names, percentiles, strict=True))}
+    found = percentiles(speeds, SLOW)
+    return {"mean": float(speeds.mean()), **dict(zip(names, found, strict=True))}
 
 
 def latencies(log: PackedRows) -> dict[str, Floats]:

@@ -13,11 +13,11 @@ from testbed.core.errors import InputError
 from testbed.engine.recorder import Recorder, request_columns, span_columns, with_identity
 from testbed.run.build import Setup
 from testbed.run.config import RunConfig
-from testbed.run.sessions import sessions
-from testbed.study.scores import Score
 
 if TYPE_CHECKING:
     import pandas as pd
+
+    from testbed.study.scores import Score
 
 
 class Views(Protocol):
@@ -76,7 +76,7 @@ class FrontEnd(Protocol):
     def measure(self, config: RunConfig, folder: Path) -> dict[str, Any]:
         """The summary of a run, from its folder below `folder` if it is complete there."""
 
-    def score(self, policy: Any, suite: str, rules: str) -> Score:
+    def score(self, policy: Any, suite: str, rules: str) -> "Score":
         """See `testbed.arena.score`."""
 
     @property
@@ -150,6 +150,8 @@ class Result:
                     "this workload has none (a CSV may have a column session; trace=agent_sessions)"
                 ),
             )
+        from testbed.run.sessions import sessions
+
         return sessions(self.requests, session)
 
     def save(self, folder: str | Path) -> Path:

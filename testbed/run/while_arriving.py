@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from testbed.core.request import PS, Column
 from testbed.engine.packed_rows import PackedRows
+from testbed.run.percentiles import percentiles
 
 COMPLETED, GOODPUT = "completed_requests_per_s", "goodput_requests_per_s"
 ARRIVED, LAST_ARRIVAL = "arrived_requests_per_s", "last_arrival_s"
@@ -83,7 +84,7 @@ def _ttft_s(columns: Mapping[str, Column], which: NDArray[np.bool_]) -> dict[str
     waited_ps = (columns["first_token_ps"] - columns["arrival_ps"])[which]
     if not len(waited_ps):
         return {TTFT_P50: None, TTFT_P99: None}
-    median_ps, slow_ps = np.percentile(waited_ps, (50, 99)).tolist()
+    median_ps, slow_ps = percentiles(waited_ps, (50, 99))
     return {TTFT_P50: median_ps / PS, TTFT_P99: slow_ps / PS}
 
 

@@ -1,7 +1,6 @@
 """The memory of the GPUs that a drafter takes."""
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from testbed.core.specs import ModelSpec
 
@@ -9,8 +8,7 @@ if TYPE_CHECKING:  # it needs numpy, and a server without drafts does not
     from testbed.speculation.speculation import Speculation
 
 
-@dataclass(frozen=True, slots=True)
-class DrafterMemory:
+class DrafterMemory(NamedTuple):
     """Bytes over all GPUs: token_bytes of a token's K and V in num_layers layers together, and
     those of the weights.
     """
