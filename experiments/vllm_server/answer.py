@@ -154,12 +154,7 @@ def fit_of(
     memory_terms, longest_len = of or terms(), longest(question, server)
     return Fit(
         release=release.number,
-        model=server.model.name,
-        gpu=server.gpu.name,
-        num_gpus=server.limits.num_gpus * server.limits.num_stages,
-        num_stages=server.limits.num_stages,
-        stage_layers=_stage_layers(server),
-        num_replicas=int(server.values.get(REPLICAS, 1)),
+        **_deployment_of(server),
         **_memory_of(server, memory_terms),
         **_pool_of(server),
         max_num_seqs=server.limits.max_num_seqs,
@@ -174,6 +169,18 @@ def fit_of(
         unlogged=unlogged_parts(server),
         kv_tokens_without=_tokens_without(question, server),
     )
+
+
+def _deployment_of(server: Server) -> dict[str, Any]:
+    """The fields of a Fit that say what serves the model."""
+    return {
+        "model": server.model.name,
+        "gpu": server.gpu.name,
+        "num_gpus": server.limits.num_gpus * server.limits.num_stages,
+        "num_stages": server.limits.num_stages,
+        "stage_layers": _stage_layers(server),
+        "num_replicas": int(server.values.get(REPLICAS, 1)),
+    }
 
 
 def _pool_of(server: Server) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from testbed.cost.model import UNBOUNDED, Affine
 from testbed.engine.clients import OpenLoop
 from testbed.engine.engine import Engine
 from testbed.engine.executor import Executor, Flight, Waiting
+from testbed.engine.mode import Mode
 from testbed.engine.outputs import Outputs
 from testbed.engine.wall_clock import WallClock
 from testbed.kernels.engine.records import Iteration, Records
@@ -238,16 +239,10 @@ class GpuEngine:
         self.close = close
         self.executor = GpuExecutor(clock, runner, outputs, launches_ahead=launches_ahead)
         self.records = self.executor.records
-        window_ps = [round(at_s * PS) for at_s in window_s or ()]
-        self.engine = Engine(
-            scheduler,
-            self.executor,
-            outputs,
-            self.records.recorder,
-            max_len,
-            snapshots_ps=window_ps,
-            stop_ps=window_ps[1] if window_ps else UNBOUNDED,
-        )
+        window_ps = tuple(round(at_s * PS) for at_s in window_s or ())
+        mode = Mode(snapshots_ps=window_ps, stop_ps=window_ps[1] if window_ps else UNBOUNDED)
+        recorder = self.records.recorder
+        self.engine = Engine(scheduler, self.executor, outputs, recorder, max_len, mode)
 
     def __enter__(self) -> "GpuEngine":
         return self

@@ -70,10 +70,7 @@ def derive(
     loads = Loads(ModelSpec(**profile["model"]), profile["num_gpus"])
     target_loads = shard or loads
     points = {name: measured(section) for name, section in profile["sections"].items()}
-    method = METHOD
-    rates = [best_rates(loads, name, points[name])[0] for name in STREAMS if name in points]
-    # More than all: weights from the L2 cache
-    bandwidth_share = min(1.0, max(rates) / source.memory_bandwidth)
+    method, bandwidth_share = METHOD, _reached_share(loads, points, source)
     if attainable is not None:
         bandwidth = target.memory_bandwidth * attainable / bandwidth_share
         target = replace(target, memory_bandwidth=bandwidth)
@@ -82,11 +79,7 @@ def derive(
     sections = {}
     for name, section in profile["sections"].items():
         times = _carried(name, points[name], shards, gpus, bandwidth_share)
-        carried = [
-            [*key, *(round(us, 3) for us in times_us)]
-            for (key, _), times_us in zip(points[name], times, strict=True)
-        ]
-        sections[name] = {**section, "points": carried}
+        sections[name] = {**section, "points": _rows(points[name], times)}
     return {
         **profile,
         "model": asdict(target_loads.model),
@@ -96,6 +89,22 @@ def derive(
         "sections": sections,
         "fit": None,
     }
+
+
+def _reached_share(loads: "Loads", points: Mapping[str, Sequence[Point]], gpu: GpuSpec) -> float:
+    """The share of its memory bandwidth that the GPU reached in its fastest section; no more than
+    all of it, as weights from the L2 cache would be.
+    """
+    rates = [best_rates(loads, name, points[name])[0] for name in STREAMS if name in points]
+    return min(1.0, max(rates) / gpu.memory_bandwidth)
+
+
+def _rows(points: Sequence[Point], times: Sequence[list[float]]) -> list[list[Any]]:
+    """The points of a section with other times, as a profile has them."""
+    return [
+        [*key, *(round(us, 3) for us in times_us)]
+        for (key, _), times_us in zip(points, times, strict=True)
+    ]
 
 
 def _check_source(fingerprint: Mapping[str, Any]) -> None:

@@ -21,6 +21,7 @@ class Departures:
     recorded, and the listeners are called.
 
     hooks: the engine's part in hand-overs, if it has one, which may take an answered group over.
+    listeners: nothing listens at first.
     """
 
     def __init__(
@@ -30,15 +31,14 @@ class Departures:
         outputs: Outputs,
         meter: Meter,
         recorder: Recorder,
-        listeners: Listeners,
     ) -> None:
         self.hooks: HandoverHooks | None = None
+        self.listeners = Listeners(scheduler.state, outputs.requests)
         self._scheduler = scheduler
         self._executor = executor
         self._outputs = outputs
         self._meter = meter
         self._recorder = recorder
-        self._listeners = listeners
 
     def finish(self, group: SequenceGroup, now_ps: int) -> None:
         """The scheduler has finished the group: its request is answered, by this engine or by one
@@ -49,14 +49,14 @@ class Departures:
             self._recorder.moved_on(request, now_ps)
             return
         self._recorder.served(request, group, now_ps)
-        if self._listeners.has_listener:
-            self._listeners.finished(request.request_id, now_ps)
+        if self.listeners.has_listener:
+            self.listeners.finished(request.request_id, now_ps)
 
     def reject(self, request: Request, reason: str, now_ps: int) -> None:
         """The request could never run, and is not served."""
         sent = request if self.hooks is None else self.hooks.sent(request)
         self._recorder.rejected(sent, reason)
-        self._listeners.rejected(request.request_id, reason, now_ps)
+        self.listeners.rejected(request.request_id, reason, now_ps)
 
     def reject_planned(self, plan: Plan, now_ps: int) -> None:
         """The plan lists groups that could never run, or that cannot go on."""
@@ -73,7 +73,7 @@ class Departures:
             return
         request, finished = self._withdraw(group, in_flight)
         self._recorder.cancelled(request, group, now_ps)
-        self._listeners.cancelled(request_id, now_ps)
+        self.listeners.cancelled(request_id, now_ps)
         self._finish_others(finished, now_ps)
 
     def hand_back_all(self, in_flight: Iterable[Flight], now_ps: int) -> list[Request]:

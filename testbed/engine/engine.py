@@ -20,7 +20,7 @@ from testbed.engine.fused_path import FusedPath
 from testbed.engine.handover_hooks import HandoverHooks
 from testbed.engine.listeners import Listener, TokenListener
 from testbed.engine.meter import Meter, PlainMeter
-from testbed.engine.notifications import Listeners
+from testbed.engine.mode import WHOLE_RUN, Mode
 from testbed.engine.outputs import Outputs
 from testbed.engine.recorder import Recorder
 from testbed.engine.sampled_checks import SampledChecks
@@ -62,25 +62,17 @@ class Engine:
         outputs: Outputs,
         recorder: Recorder,
         max_len: int,
-        *,
-        fast_forward: bool = True,
-        snapshots_ps: Iterable[int] = (),
-        stop_ps: int = UNBOUNDED,
+        mode: Mode = WHOLE_RUN,
     ) -> None:
-        """An engine without requests; the other arguments are its attributes.
-
-        Args:
-            fast_forward: several identical iterations may be carried out at once.
-            snapshots_ps: the recorder keeps the totals at the first boundary at or after each.
-        """
+        """An engine without requests; the arguments but for the mode are its attributes."""
         self.scheduler = scheduler
         self.executor = executor
         self.outputs = outputs
         self.recorder = recorder
         self.max_len = max_len
-        self.stop_ps = stop_ps
+        self.stop_ps = mode.stop_ps
         self.clock = executor.clock
-        self.meter = _meter(scheduler, outputs, fast_forward=fast_forward)
+        self.meter = _meter(scheduler, outputs, fast_forward=mode.fast_forward)
         recorder.policy = scheduler.memory.name
         executor.on_landed = self.replan
         self.hooks = HandoverHooks()
@@ -89,11 +81,9 @@ class Engine:
         self._transfers = scheduler.memory.transfers
         self._in_flight: deque[Flight] = deque()
         self._current: Flight | None = None  # the plan in flight whose iterations have begun
-        self._snapshots = SnapshotTimes(recorder, [*snapshots_ps, stop_ps])
-        self._listeners = Listeners(scheduler.state, outputs.requests)
-        self._departures = Departures(
-            scheduler, executor, outputs, self.meter, recorder, self._listeners
-        )
+        self._snapshots = SnapshotTimes(recorder, [*mode.snapshots_ps, mode.stop_ps])
+        self._departures = Departures(scheduler, executor, outputs, self.meter, recorder)
+        self._listeners = self._departures.listeners
         self._changes = Changes()
         self._checks = SampledChecks(scheduler.state)
         self._fused_path = self._make_fused_path()

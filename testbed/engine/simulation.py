@@ -1,7 +1,7 @@
 """One run: a workload, and an engine of its parts."""
 
 from collections.abc import Iterable, Mapping
-from typing import TypedDict, Unpack
+from typing import Any
 
 from simpy import Environment as Environment
 
@@ -14,6 +14,7 @@ from testbed.engine.clock import Clock
 from testbed.engine.engine import Engine
 from testbed.engine.engine_parts import EngineParts
 from testbed.engine.links import NO_LINKS, SharedLink
+from testbed.engine.mode import WHOLE_RUN, Mode
 from testbed.engine.outputs import Outputs
 from testbed.engine.recorder import Recorder
 from testbed.engine.sim_clock import SimClock
@@ -22,19 +23,6 @@ from testbed.memory.pools import PoolSpec
 from testbed.sched.beam_search import BeamModel, SyntheticBeams
 from testbed.sched.scheduler import Scheduler
 from testbed.speculation.acceptance import Acceptance
-
-
-class Mode(TypedDict, total=False):
-    """The mode of an engine; `Engine` has the defaults.
-
-    Without fast_forward every iteration is one event and the pool is measured by walking every
-    table; the result is the same. snapshots_ps: times at which totals are kept. stop_ps: the end,
-    if requests may be left.
-    """
-
-    fast_forward: bool
-    snapshots_ps: Iterable[int]
-    stop_ps: int
 
 
 def simulate(
@@ -49,14 +37,16 @@ def simulate(
     pool: PoolSpec | None = None,
     recorder: Recorder | None = None,
     env: Environment | None = None,
-    **mode: Unpack[Mode],
+    **mode: Any,
 ) -> Recorder:
-    """`simulate_parts` of an engine of these parts; a caller's recorder can be observed too."""
+    """`simulate_parts` of an engine of these parts, in the `Mode` of these fields; a caller's
+    recorder can be observed too.
+    """
     parts = EngineParts(
         scheduler, cost, max_len, beams or SyntheticBeams(), lengths, pool, acceptance
     )
     recorder = recorder or Recorder()
-    simulate_parts(requests, parts, recorder, env=env, **mode)
+    simulate_parts(requests, parts, recorder, Mode(**mode), env)
     return recorder
 
 
@@ -64,18 +54,17 @@ def simulate_parts(
     requests: Iterable[Request],
     parts: EngineParts,
     recorder: Recorder,
-    *,
+    mode: Mode = WHOLE_RUN,
     env: Environment | None = None,
-    **mode: Unpack[Mode],
 ) -> None:
-    """Serve `requests`, in order of arrival, until all have ended or stop_ps has passed. env:
-    SimPy's, which a caller may observe during the run.
+    """Serve `requests`, in order of arrival, until all have ended or the mode's stop_ps has passed.
+    env: SimPy's, which a caller may observe during the run.
 
     Requests of a closed loop's workload arrive when the answers that they wait for have come,
     whatever their arrival_ps.
     """
     clock = SimClock(env)
-    engine = simulated_engine(clock, parts, recorder, **mode)
+    engine = simulated_engine(clock, parts, recorder, mode)
     if env is None and not isinstance(requests, AnswerDrivenWorkload):
         engine.follow(requests, closes=True)
     else:
@@ -87,9 +76,8 @@ def simulated_engine(
     clock: Clock,
     parts: EngineParts,
     recorder: Recorder,
-    *,
+    mode: Mode = WHOLE_RUN,
     links: Mapping[str, SharedLink] = NO_LINKS,
-    **mode: Unpack[Mode],
 ) -> Engine:
     """An engine whose iterations take simulated time on this clock, which others may share. links:
     of the tiers that other engines use too, by name.
@@ -98,4 +86,4 @@ def simulated_engine(
     check_policy(scheduler.memory, parts.max_len, parts.pool)
     outputs = Outputs(scheduler.state, parts.beams, parts.lengths, parts.acceptance)
     executor = SimulatedExecutor(clock, scheduler, parts.cost, outputs, parts.pool, links)
-    return Engine(scheduler, executor, outputs, recorder, parts.max_len, **mode)
+    return Engine(scheduler, executor, outputs, recorder, parts.max_len, mode)

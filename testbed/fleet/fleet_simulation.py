@@ -1,7 +1,6 @@
 """One run of a fleet."""
 
 from collections.abc import Iterable, Sequence
-from typing import Unpack
 
 from testbed.core.request import Request
 from testbed.cost.model import UNBOUNDED
@@ -9,9 +8,10 @@ from testbed.engine.arrivals import AnswerDrivenWorkload
 from testbed.engine.clients import client_of
 from testbed.engine.engine import Engine
 from testbed.engine.engine_parts import MakeParts
+from testbed.engine.mode import WHOLE_RUN, Mode
 from testbed.engine.recorder import Recorder
 from testbed.engine.sim_clock import SimClock
-from testbed.engine.simulation import Environment, Mode, simulated_engine
+from testbed.engine.simulation import Environment, simulated_engine
 from testbed.fleet.faults import Faults
 from testbed.fleet.fleet import Fleet
 from testbed.fleet.fleet_records import check_conservation
@@ -25,9 +25,8 @@ def simulate_fleet(
     make_parts: MakeParts,
     recorders: Sequence[Recorder],
     rules: FleetRules,
-    *,
+    mode: Mode = WHOLE_RUN,
     env: Environment | None = None,
-    **mode: Unpack[Mode],
 ) -> Fleet:
     """Serve `requests` by as many engines as there are recorders; the fleet, whose engines and
     recorders can be looked at. Raises PlugInError if a request is lost or answered twice, or a
@@ -36,17 +35,16 @@ def simulate_fleet(
     arrive; the records are the same.
     """
     clock = SimClock(env)
-    fleet = make_fleet(clock, make_parts, recorders, rules, **mode)
-    stop_ps = mode.get("stop_ps", UNBOUNDED)
-    is_watched = env is not None or not mode.get("fast_forward", True) or stop_ps < UNBOUNDED
+    fleet = make_fleet(clock, make_parts, recorders, rules, mode)
+    is_watched = env is not None or not mode.fast_forward or mode.stop_ps < UNBOUNDED
     if is_watched or not rules.keep_apart or isinstance(requests, AnswerDrivenWorkload):
         client_of(clock, fleet, requests).start()
     else:
         fleet.follow(requests)
     Faults(clock, fleet, rules.faults).start()
     fleet.start()
-    run_to_end(clock, fleet, stop_ps)
-    if stop_ps == UNBOUNDED:
+    run_to_end(clock, fleet, mode.stop_ps)
+    if mode.stop_ps == UNBOUNDED:
         check_conservation(fleet.num_arrived, recorders)
     fleet.tiers.check()
     return fleet
@@ -57,20 +55,20 @@ def make_fleet(
     make_parts: MakeParts,
     recorders: Sequence[Recorder],
     rules: FleetRules,
-    **mode: Unpack[Mode],
+    mode: Mode = WHOLE_RUN,
 ) -> Fleet:
     """Engines on this clock, one for each recorder.
 
     make_parts: new parts of the engine of a number, called once for each, and again when one comes
     back after a fault; engines may differ. The faults of the rules are the caller's to start.
     """
-    tiers, times_ps = SharedTiers(clock, rules.shared_tiers), tuple(mode.get("snapshots_ps", ()))
+    tiers = SharedTiers(clock, rules.shared_tiers)
 
     def make_engine(number: int) -> Engine:
         parts = make_parts(number)
         tiers.lend(parts.scheduler.memory)
-        mode["snapshots_ps"] = [time_ps for time_ps in times_ps if time_ps >= clock.now_ps]
-        return simulated_engine(clock, parts, recorders[number], links=tiers.links, **mode)
+        to_come = mode.from_now(clock.now_ps)
+        return simulated_engine(clock, parts, recorders[number], to_come, tiers.links)
 
     parts = clock, make_engine, len(recorders), rules.router, tiers
     return Fleet(*parts) if rules.split is None else SplitFleet(rules.split, *parts)

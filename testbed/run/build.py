@@ -12,6 +12,7 @@ from testbed.core.request import PS, Workload
 from testbed.core.specs import ModelSpec
 from testbed.cost.model import UNBOUNDED, CostModel
 from testbed.engine.engine_parts import EngineParts
+from testbed.engine.mode import Mode
 from testbed.memory.capabilities import Capabilities, capabilities_of
 from testbed.memory.policy import MemoryPolicy, PoolSpec
 from testbed.run.build_checks import (
@@ -81,6 +82,12 @@ class Setup:
             SAMPLES: samples_note(self.cost, self.workload),
             UNREAD: unread_note(self.scheduler, self.workload),
         }
+
+    @property
+    def mode(self) -> Mode:
+        """That of the config: totals are kept where the window begins, and the run ends with it."""
+        start_ps, stop_ps = self.window_ps or (UNBOUNDED, UNBOUNDED)
+        return Mode(self.config.fast_forward, (start_ps,), stop_ps)
 
     @property
     def num_slots(self) -> int:

@@ -2,13 +2,12 @@
 
 import time
 from collections.abc import Callable, Sequence
-from typing import Unpack
 
 from testbed.core.garbage import rare_collections
-from testbed.cost.model import UNBOUNDED
 from testbed.engine.engine_parts import EngineParts
+from testbed.engine.mode import Mode
 from testbed.engine.recorder import Recorder
-from testbed.engine.simulation import Environment, Mode
+from testbed.engine.simulation import Environment
 from testbed.fleet.fleet import Fleet
 from testbed.fleet.fleet_records import FleetProgress, together
 from testbed.fleet.fleet_simulation import simulate_fleet
@@ -24,10 +23,9 @@ from testbed.run.summaries import ENGINES, PROFILE, RUN, profile_of
 def run_fleet(setup: Setup, fleet: FleetSetup, watch: Watch) -> Result:
     """Simulate several engines; the result is that of all together, with a part for each."""
     recorders = [Recorder() for _ in fleet.parts]
-    first_ps, stop_ps = setup.window_ps or (UNBOUNDED, UNBOUNDED)
     with watch(FleetProgress(recorders), len(setup.workload)), rare_collections():
         began = time.perf_counter()
-        done = serve_by_fleet(setup, fleet, recorders, snapshots_ps=[first_ps], stop_ps=stop_ps)
+        done = serve_by_fleet(setup, fleet, recorders, setup.mode)
         wall_s = time.perf_counter() - began
     merged = together(recorders)
     pool_slots = [setup.pool_of(number).num_slots for number in range(len(fleet.parts))]
@@ -66,15 +64,12 @@ def serve_by_fleet(
     setup: Setup,
     fleet: FleetSetup,
     recorders: Sequence[Recorder],
-    *,
+    mode: Mode,
     env: Environment | None = None,
-    **mode: Unpack[Mode],
 ) -> Fleet:
     """The fleet after it has served the workload; see `testbed.fleet.fleet_simulation`."""
-    mode["fast_forward"] = setup.config.fast_forward
-    return simulate_fleet(
-        setup.workload, fresh_parts(fleet), recorders, fleet.rules, env=env, **mode
-    )
+    parts = fresh_parts(fleet)
+    return simulate_fleet(setup.workload, parts, recorders, fleet.rules, mode, env)
 
 
 def fresh_parts(fleet: FleetSetup) -> Callable[[int], EngineParts]:

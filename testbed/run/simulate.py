@@ -4,17 +4,17 @@ import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from functools import cache
-from typing import Any, Protocol, TypeVar, Unpack
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 
 from testbed.core.errors import InputError
 from testbed.core.garbage import rare_collections
 from testbed.core.request import PS
-from testbed.cost.model import UNBOUNDED
+from testbed.engine.mode import Mode
 from testbed.engine.overload import Overloaded, WatchfulRecorder
 from testbed.engine.recorder import Recorder
-from testbed.engine.simulation import Environment, Mode, simulate_parts
+from testbed.engine.simulation import Environment, simulate_parts
 from testbed.engine.totals import Totals
 from testbed.run.build import Setup, build
 from testbed.run.config import RunConfig
@@ -78,19 +78,11 @@ def run_setup(setup: Setup, watch: Watch = unwatched) -> Result:
         return run_fleet(setup, setup.fleet, watch)
     limit = setup.config.stop_at_latency
     recorder = Recorder() if limit is None else WatchfulRecorder(setup.workload, limit)
-    start_ps, stop_ps = setup.window_ps or (UNBOUNDED, UNBOUNDED)
     overloaded = None
     with watch(recorder, len(setup.workload)), rare_collections():
         began = time.perf_counter()
         try:
-            simulate_parts(
-                setup.workload,
-                setup.parts,
-                recorder,
-                fast_forward=setup.config.fast_forward,
-                snapshots_ps=[start_ps],
-                stop_ps=stop_ps,
-            )
+            simulate_parts(setup.workload, setup.parts, recorder, setup.mode)
         except Overloaded as stopped:
             overloaded, recorder.end_ps = stopped.at_least, stopped.now_ps
             recorder.settle()
@@ -121,23 +113,20 @@ def _summary(setup: Setup, recorder: Recorder, overloaded: float | None) -> dict
 def recorded(
     setup: Setup,
     make_recorder: Callable[[], OneRecorder],
-    *,
+    mode: Mode,
     env: Environment | None = None,
-    **mode: Unpack[Mode],
 ) -> list[OneRecorder]:
-    """The recorder of each engine, after these have served the workload until stop_ps, if requests
-    may be left. snapshots_ps: times at which totals are kept. env: SimPy's, whose events a caller
-    may watch.
+    """The recorder of each engine, after these have served the workload. env: SimPy's, whose events
+    a caller may watch.
     """
     if setup.fleet is None:
         recorder = make_recorder()
-        mode["fast_forward"] = setup.config.fast_forward
-        simulate_parts(setup.workload, setup.parts, recorder, env=env, **mode)
+        simulate_parts(setup.workload, setup.parts, recorder, mode, env)
         return [recorder]
     from testbed.run.fleet_run import serve_by_fleet
 
     recorders = [make_recorder() for _ in setup.fleet.parts]
-    serve_by_fleet(setup, setup.fleet, recorders, env=env, **mode)
+    serve_by_fleet(setup, setup.fleet, recorders, mode, env)
     return recorders
 
 

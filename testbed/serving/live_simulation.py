@@ -151,12 +151,7 @@ class LiveSimulation(Live, Listener):
             call()
 
     def _engine(self, setup: Setup) -> Engine:
-        return simulated_engine(
-            self._clock,
-            setup.parts,
-            Recorder(),
-            fast_forward=setup.config.fast_forward,
-        )
+        return simulated_engine(self._clock, setup.parts, Recorder(), setup.mode)
 
     def _fleet(self, setup: Setup, fleet: FleetSetup) -> Fleet:
         return make_fleet(
@@ -164,7 +159,7 @@ class LiveSimulation(Live, Listener):
             fresh_parts(fleet),
             [Recorder() for _ in fleet.parts],
             fleet.rules,
-            fast_forward=setup.config.fast_forward,
+            setup.mode,
         )
 
     def _run_ended(self, task: asyncio.Task[None]) -> None:

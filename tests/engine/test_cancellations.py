@@ -9,6 +9,7 @@ from tiny import analytic
 
 from testbed.core.request import PS, Request
 from testbed.engine.engine_parts import EngineParts
+from testbed.engine.mode import Mode
 from testbed.engine.recorder import Recorder, request_columns
 from testbed.engine.sim_clock import SimClock
 from testbed.engine.simulation import simulated_engine
@@ -37,7 +38,7 @@ def run(requests, cancel_ps, *, fast_forward):
     """A run in which request 0 is cancelled at cancel_ps; its recorder."""
     clock, recorder = SimClock(simpy.Environment(0)), Recorder()
     engine = simulated_engine(
-        clock, EngineParts(scheduler(), analytic(), MAX_LEN), recorder, fast_forward=fast_forward
+        clock, EngineParts(scheduler(), analytic(), MAX_LEN), recorder, Mode(fast_forward)
     )
 
     def outside():

@@ -14,6 +14,7 @@ from testbed.core.errors import PlugInError
 from testbed.core.request import Request, Rows, Turns
 from testbed.engine.arrivals import SessionWorkload
 from testbed.engine.engine_parts import EngineParts
+from testbed.engine.mode import Mode
 from testbed.engine.recorder import Recorder
 from testbed.fleet.fleet_rules import FleetRules
 from testbed.fleet.fleet_simulation import simulate_fleet
@@ -65,7 +66,7 @@ def run(requests, router, make_policy, num_engines=2, *, fast_forward):
         return EngineParts(scheduler, Transferring(), MAX_LEN)
 
     recorders = [Recorder() for _ in range(num_engines)]
-    simulate_fleet(requests, make_parts, recorders, FleetRules(router), fast_forward=fast_forward)
+    simulate_fleet(requests, make_parts, recorders, FleetRules(router), Mode(fast_forward))
     columns = [recorder.requests.columns() for recorder in recorders]
     ends = {
         request_id: time_ps / MS

@@ -9,6 +9,7 @@ from strategies import MAX_LEN
 from testbed.engine.clients import client_of
 from testbed.engine.engine_parts import EngineParts
 from testbed.engine.listeners import TokenListener
+from testbed.engine.mode import Mode
 from testbed.engine.recorder import Recorder
 from testbed.engine.sim_clock import SimClock
 from testbed.engine.simulation import Environment, simulated_engine
@@ -36,7 +37,7 @@ def listened(requests, scheduler, cost, acceptance=None, **options):
     parts = EngineParts(
         scheduler, cost, MAX_LEN, lengths=lengths_of(scheduler), acceptance=acceptance
     )
-    engine = simulated_engine(clock, parts, recorder, **options)
+    engine = simulated_engine(clock, parts, recorder, Mode(**options))
     engine.listen_to_tokens(listener)
     client_of(clock, engine, requests).start()
     clock.env.run(until=clock.start(engine.serve()))

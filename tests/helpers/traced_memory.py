@@ -9,14 +9,13 @@ def trace_memory(requests, scheduler, cost, max_len, part=None, *, pool=None, le
     part = part or TracedPart()
 
     def run(env):
-        snapshots_ps, stop_ps = [part.start_ps], part.stop_ps
         return simulate(
             requests,
             scheduler,
             cost,
             max_len,
-            snapshots_ps=snapshots_ps,
-            stop_ps=stop_ps,
+            snapshots_ps=(part.start_ps,),
+            stop_ps=part.stop_ps,
             env=env,
             lengths=lengths,
         ).end_ps

@@ -34,6 +34,7 @@ from testbed.cost.model import UNBOUNDED
 from testbed.engine.arrivals import AnswerDrivenWorkload
 from testbed.engine.clients import client_of
 from testbed.engine.engine_parts import EngineParts
+from testbed.engine.mode import Mode
 from testbed.engine.recorder import Recorder
 from testbed.engine.sim_clock import SimClock
 from testbed.engine.simulation import simulate
@@ -183,8 +184,7 @@ def run_fleet(fleet, cancelled=(), *, split=None, fast_forward, snapshots_ps=())
         make_parts,
         recorders,
         FleetRules(router, split and split(makes_router()), faults, shared_tiers),
-        fast_forward=fast_forward,
-        snapshots_ps=snapshots_ps,
+        Mode(fast_forward, tuple(snapshots_ps)),
     )
     client_of(clock, done, requests).start()
     Faults(clock, done, faults).start()
@@ -330,7 +330,7 @@ def test_routing_ahead_is_routing_at_each_arrival(fleet, makes_router):
     ahead, at_arrivals = [[Recorder() for _ in range(num_engines)] for _ in range(2)]
     done = simulate_fleet(requests, make_parts, ahead, FleetRules(makes_router()))
     rules = FleetRules(makes_router())
-    plain = simulate_fleet(requests, make_parts, at_arrivals, rules, fast_forward=False)
+    plain = simulate_fleet(requests, make_parts, at_arrivals, rules, Mode(fast_forward=False))
     for record, other, replica, other_replica in zip(
         ahead, at_arrivals, done.replicas, plain.replicas, strict=True
     ):

@@ -18,6 +18,7 @@ from testbed.cost.model import Affine
 from testbed.engine.arrivals import AnswerDrivenWorkload
 from testbed.engine.engine_parts import EngineParts
 from testbed.engine.listeners import Listener, TokenListener
+from testbed.engine.mode import Mode
 from testbed.engine.recorder import Recorder
 from testbed.engine.sim_clock import SimClock
 from testbed.engine.simulation import simulated_engine
@@ -92,7 +93,7 @@ def calls_of(engine, requests, cancelled):
 
 def engine_of(clock, scheduler, cost, recorder, fast_forward):
     parts = EngineParts(scheduler, cost, MAX_LEN, lengths=lengths_of(scheduler))
-    return simulated_engine(clock, parts, recorder, fast_forward=fast_forward)
+    return simulated_engine(clock, parts, recorder, Mode(fast_forward))
 
 
 def run(requests, cancelled, scheduler, cost, *, fast_forward, listener=None, tokens=False):

@@ -18,7 +18,7 @@ from testbed.memory.prefix_cache.curves.accesses import num_different
 from testbed.memory.prefix_cache.curves.bound import most_hits
 from testbed.memory.prefix_cache.curves.policy_replay import replayed_hits
 from testbed.memory.prefix_cache.curves.stack_distances import lru_hits
-from testbed.memory.prefix_cache.replay import prompts_of
+from testbed.memory.prefix_cache.replay import Prompt, prompts_of
 from testbed.run.config import RunConfig
 from testbed.run.description import configured as configured_part
 from testbed.run.machine import block_size_of, make_pool
@@ -83,11 +83,7 @@ def hit_curves(
     config = _checked(words)
     rows = trace_rows(config)
     size = _block_size(words, config, rows)
-    prompts = list(prompts_of(rows, size))
-    if not prompts:
-        raise InputError(
-            key="arrivals", problem="no request arrives", remedy="raise arrivals.duration_s or rate"
-        )
+    prompts = _arriving(rows, size)
     stored = num_different(prompts)
     largest = max(prompt.num_blocks for prompt in prompts)
     spec = make_pool(config)
@@ -112,6 +108,16 @@ def hit_curves(
         hits={order: hits(order) for order in orders},
         pools=pools,
     )
+
+
+def _arriving(rows: Rows, block_size: int) -> list[Prompt]:
+    """The prompts of the rows. Raises InputError if there is none."""
+    prompts = list(prompts_of(rows, block_size))
+    if not prompts:
+        raise InputError(
+            key="arrivals", problem="no request arrives", remedy="raise arrivals.duration_s or rate"
+        )
+    return prompts
 
 
 def _checked(words: Sequence[str]) -> RunConfig:

@@ -191,11 +191,12 @@ def retrace(
     setup = build(config)
     number = _number_of(setup, engine)
     start_ps, _, end_ps = setup.part_ps(start_s, stop_s)
+    mode = setup.mode._replace(snapshots_ps=(start_ps,), stop_ps=end_ps)
     gap_ps = 1 if stop_s is not None or start_s else gap_of(summary)
 
     def run(env: Environment) -> int:
         with status_line(_progress(env, stop_s, summary)):
-            recorders = recorded(setup, Recorder, snapshots_ps=[start_ps], stop_ps=end_ps, env=env)
+            recorders = recorded(setup, Recorder, mode, env)
         return recorders[number].end_ps
 
     scheduler = setup.scheduler if setup.fleet is None else setup.fleet.parts[number].scheduler

@@ -154,7 +154,8 @@ def trace_of(
     """
     setup = build(config)
     start_ps, stop_ps, end_ps = setup.part_ps(start_s, stop_s)
-    recorders = recorded(setup, PhaseRecorder, stop_ps=end_ps)
+    mode = setup.mode._replace(snapshots_ps=(), stop_ps=end_ps)
+    recorders = recorded(setup, PhaseRecorder, mode)
     last_ps = max(recorder.end_ps for recorder in recorders)
     if start_ps >= last_ps:
         raise InputError(
