@@ -2,6 +2,7 @@
 
 import gzip
 import hashlib
+import os
 import pickle
 import reprlib
 from collections.abc import Mapping, Sequence
@@ -12,6 +13,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 
+from testbed.core.content_hash import content_hash
 from testbed.core.errors import InputError, check_least
 from testbed.core.request import Column, Rows
 from testbed.core.units import PositiveTokens
@@ -22,7 +24,6 @@ from testbed.traces.files import (
     TOKENS,
     WHOLE_NUMBERS,
     Numbers,
-    content_digest,
     flags,
     numbered,
     read_numbers,
@@ -110,8 +111,11 @@ class CsvLengths(FileTrace):
         """See FileTrace; a file whose content was read last, with the same options, is not parsed
         again.
         """
-        digest = content_digest(self.path)
-        if digest is None or type(self) is not CsvLengths:
+        if type(self) is not CsvLengths or not os.path.isfile(self.path):
+            return self.parse()  # of a pipe too, which can be read once
+        try:
+            digest = content_hash(self.path)
+        except OSError:  # which parsing tells
             return self.parse()
         options = {field.name: getattr(self, field.name) for field in fields(self)}
         options["ignored_columns"] = tuple(self.ignored_columns)

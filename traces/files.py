@@ -2,10 +2,8 @@
 
 import csv
 import gzip
-import hashlib
 import json
 import math
-import os
 import zlib
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -195,19 +193,6 @@ def float_or_nan(text: str) -> float:
         return float(text)
     except ValueError:
         return math.nan
-
-
-def content_digest(path: str) -> str | None:
-    """The SHA-256 of a file's content; None if it cannot be read, or is no regular file, which may
-    be read once only.
-    """
-    if not os.path.isfile(path):
-        return None
-    try:
-        with open(path, "rb") as file:
-            return hashlib.file_digest(file, "sha256").hexdigest()
-    except OSError:
-        return None
 
 
 def numbered(names: Sequence[object]) -> Column:

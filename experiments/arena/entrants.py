@@ -10,6 +10,7 @@ from typing import Any
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
 
+from testbed.core.content_hash import content_hash
 from testbed.core.errors import InputError
 from testbed.core.spelling import did_you_mean
 from testbed.experiments.runs.choice_names import KEYS, names_of
@@ -18,7 +19,6 @@ from testbed.memory.policy import MemoryPolicy
 from testbed.memory.prefix_cache.eviction.order import EvictionOrder
 from testbed.memory.tiers.load_rules import LoadRule
 from testbed.memory.tiers.store_rules import StoreRule
-from testbed.run.identity import content_hash
 from testbed.run.parts import locate
 from testbed.run.plug_in_sources import plug_in_files
 from testbed.sched.scheduler import Scheduler

@@ -117,11 +117,12 @@ def with_defaults(stated: Node, group: str) -> Node:
     return {**values, **(stated if group == FIGURE else _of_classes(stated, group))}
 
 
-def _of_classes(values: Any, group: str) -> Any:
+def _of_classes(values: Node, group: str) -> Node:
     """The values with the defaults of the class that they name, and its values likewise."""
-    if not isinstance(values, dict):
-        return values
-    filled = {name: _of_classes(value, group) for name, value in values.items()}
+    filled = {
+        name: _of_classes(value, group) if isinstance(value, dict) else value
+        for name, value in values.items()
+    }
     target = str(values.get("_target_", ""))
     if not NAMED.fullmatch(target):
         return filled

@@ -16,7 +16,7 @@ from testbed.core.model_files import model_names
 from testbed.core.shapes import read_model
 from testbed.core.slots import ceil_div
 from testbed.core.specs import GIB, GpuSpec, ModelSpec
-from testbed.run.config import ServerConfig
+from testbed.run.config import ServerConfig, defaults_of
 from testbed.run.parts import Part, locate
 from testbed.speculation.drafter_memory import drafter_memory
 from testbed.speculation.speculation import Speculation
@@ -59,7 +59,7 @@ def without_read_utilization(config: DictConfig, values: dict[str, Any]) -> dict
     if values["server"]["num_blocks"] is not None or any(
         OmegaConf.is_interpolation(pools, str(name)) for name in pools
     ):
-        values["server"]["memory_utilization"] = ServerConfig.default("memory_utilization")
+        values["server"]["memory_utilization"] = defaults_of(ServerConfig)["memory_utilization"]
     return values
 
 
@@ -128,7 +128,7 @@ class Configured:
         server = self.config.server
         pools, name = _pools(server), self.model.name
         has_pool = name in pools and not OmegaConf.is_interpolation(pools, name)
-        is_usual = server.workspace_gib == ServerConfig.default("workspace_gib")
+        is_usual = server.workspace_gib == defaults_of(ServerConfig)["workspace_gib"]
         return OmegaConf.is_interpolation(server, "num_blocks") and is_usual and not has_pool
 
 
@@ -176,7 +176,7 @@ def _limit(name: str) -> Callable[[Configured], int]:
 def _utilization(configured: Configured) -> float:
     if configured.is_sized_by_vllm:
         return configured.release.utilization
-    return float(ServerConfig.default("memory_utilization"))
+    return float(defaults_of(ServerConfig)["memory_utilization"])
 
 
 def _block_size(configured: Configured) -> int:

@@ -81,11 +81,6 @@ class ServerConfig(ServerSpec):
         doc("the machine for which the pools of kv_memory_gib are valid; null: unknown"),
     ] = None
 
-    @classmethod
-    def default(cls, name: str) -> Any:
-        """The value of a field that is not given."""
-        return next(field.default for field in fields(cls) if field.name == name)
-
 
 def declared_factor(text: str) -> float | None:
     """The factor of the output in workload.max_new_tokens; None for the model's limit."""

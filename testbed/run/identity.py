@@ -10,6 +10,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from testbed.core.content_hash import content_hash
 from testbed.run.config import RunConfig
 from testbed.run.parts import Part
 from testbed.run.plug_in_sources import plug_in_files
@@ -84,18 +85,6 @@ def files_at(value: Any) -> dict[str, Path]:
         return {text: Path(text)}
     below = sorted(Path(text).rglob("*")) if os.path.isdir(text) else ()
     return {str(file): file for file in below if file.is_file()}
-
-
-def content_hash(path: str | Path) -> str:
-    """SHA-256 of a file's content; a file of the same size and time of change is read once."""
-    stat = Path(path).stat()
-    return _content_hash(str(path), stat.st_size, stat.st_mtime_ns)
-
-
-@cache
-def _content_hash(path: str, size: int, mtime_ns: int) -> str:
-    with open(path, "rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 @cache

@@ -13,7 +13,7 @@ from testbed.cost.sections import USUAL_BLOCK
 from testbed.cost.transfer_times import tier_bandwidths
 from testbed.memory.capabilities import capabilities_of
 from testbed.memory.policy import PoolSpec, Tier
-from testbed.run.config import Machine, RunConfig, ServerConfig, SoftwareConfig
+from testbed.run.config import Machine, RunConfig, ServerConfig, SoftwareConfig, defaults_of
 from testbed.run.constructor_parameters import parameters_of
 from testbed.run.parts import Part
 from testbed.speculation.drafter_memory import DrafterMemory, drafter_memory
@@ -218,8 +218,9 @@ def _check_given_pool(
             ),
             remedy="give a smaller pool",
         )
+    usual = defaults_of(ServerConfig)
     for name in ("memory_utilization", "workspace_gib"):
-        if getattr(server, name) != server.default(name):
+        if getattr(server, name) != usual[name]:
             raise InputError(
                 key=f"server.{name}",
                 value=f"{getattr(server, name):g}",

@@ -12,7 +12,6 @@ from testbed.core.request import Incoming
 from testbed.core.sequence import CANCELLED, FINISHED, RUNNING, Sequence, SequenceGroup
 from testbed.core.slots import GRANTED, NO_OPS, Grant, record
 from testbed.core.units import Count, PositiveCount, PositiveTokens
-from testbed.memory.capabilities import Capabilities
 from testbed.memory.policy import MemoryPolicy
 from testbed.sched.drafting import Drafting
 from testbed.sched.limits import Limits
@@ -44,6 +43,7 @@ class Scheduler(ABC):
 
     Attributes:
         state: waiting, running and swapped groups, and the batch.
+        policy, memory: what gives slots, and its capabilities.
         preemption: the rule that names victims.
         now_ps: the time in picoseconds at which `plan` is called.
         plans_ahead: it makes a plan while another is in flight.
@@ -84,6 +84,7 @@ class Scheduler(ABC):
             preemption: the rule that names victims.
         """
         self.state = self.state_class(policy)
+        self.policy, self.memory = policy, self.state.memory
         if self.memory.offloads is not None and not self.offloads:
             raise InputError(
                 key=self.memory.name,
@@ -101,15 +102,6 @@ class Scheduler(ABC):
         self.steps_in_turn = False
         self._seq_ids = count()
         self._choose_order: PutInOrder | None = self.choose_order
-
-    @property
-    def policy(self) -> MemoryPolicy:
-        return self.state.policy
-
-    @property
-    def memory(self) -> Capabilities:
-        """The capabilities of the policy."""
-        return self.state.memory
 
     @property
     def prompt_plans(self) -> PromptPlans | None:

@@ -6,12 +6,12 @@ from typing import Any
 
 import numpy as np
 
+from testbed.core.content_hash import content_hash
 from testbed.experiments.real.validation.log_replay import Replayed
 from testbed.experiments.real.validation.logged_server import high_water
 from testbed.experiments.real.validation.metric_error import MetricError
 from testbed.experiments.runs.whole_files import whole
 from testbed.run.config import RunConfig
-from testbed.run.identity import content_hash
 from testbed.run.metrics import spread
 from testbed.traces.vllm_log import Times, VllmLog
 

@@ -14,6 +14,7 @@ import numpy as np
 from omegaconf import DictConfig, OmegaConf
 
 from testbed.core.config_model import read
+from testbed.core.content_hash import content_hash
 from testbed.core.errors import InputError
 from testbed.core.specs import GpuSpec
 from testbed.cost.profile import read_profile
@@ -21,8 +22,7 @@ from testbed.engine.recorder import Columns, request_columns, span_columns
 from testbed.experiments.real.importers.known_shapes import gpu_of_device
 from testbed.experiments.runs.compose import check_key, composed, typed_config
 from testbed.run.build import Setup
-from testbed.run.config import RunConfig, ServerConfig
-from testbed.run.identity import content_hash
+from testbed.run.config import RunConfig, ServerConfig, defaults_of
 from testbed.run.machine import check_device
 from testbed.run.override_words import key_of
 from testbed.run.parts import Part
@@ -144,7 +144,8 @@ def _set_machine(config: DictConfig, overrides: Sequence[str]) -> None:
             gpu = read(GpuSpec, OmegaConf.to_container(config.server.gpu, resolve=True))
             check_device(profile["fingerprint"], gpu, "the server")
         has_pool = "server.num_blocks" in selected
-        utilization = ServerConfig.default("memory_utilization") if has_pool else VLLM_UTILIZATION
+        usual = defaults_of(ServerConfig)["memory_utilization"]
+        utilization = usual if has_pool else VLLM_UTILIZATION
         config.server = _server(profile, utilization) | _of_the_user(config.server)
 
 

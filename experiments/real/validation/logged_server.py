@@ -14,7 +14,7 @@ from testbed.core.request import Column
 from testbed.cost.profile import read_profile
 from testbed.experiments.real.validation.log_replay import PROFILE_COST
 from testbed.experiments.runs.words import chosen
-from testbed.run.config import RunConfig, ServerConfig
+from testbed.run.config import RunConfig, ServerConfig, defaults_of
 from testbed.run.machine import block_size_of
 from testbed.run.parts import Part, locate
 from testbed.traces.vllm_log import Times, VllmLog
@@ -171,9 +171,8 @@ def _source(server: ServerConfig, model: str) -> str:
 
 def _with_blocks(config: RunConfig, blocks: int) -> RunConfig:
     """The config with this number of blocks in place of a share of the memory."""
-    computing = {
-        name: config.server.default(name) for name in ("memory_utilization", "workspace_gib")
-    }
+    usual = defaults_of(ServerConfig)
+    computing = {name: usual[name] for name in ("memory_utilization", "workspace_gib")}
     return replace(config, server=replace(config.server, num_blocks=blocks, **computing))
 
 

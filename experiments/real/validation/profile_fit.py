@@ -5,6 +5,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+from testbed.core.content_hash import content_hash
 from testbed.core.errors import InputError
 from testbed.core.specs import GpuSpec, ModelSpec
 from testbed.cost.derive import derive, measured
@@ -14,7 +15,6 @@ from testbed.experiments.real.validation.deviations import compare
 from testbed.experiments.real.validation.log_replay import FRONT_END, US
 from testbed.experiments.real.validation.metric_error import MetricError
 from testbed.experiments.real.validation.software_fit import FRONT, KEYS, Fitted
-from testbed.run.identity import content_hash
 from testbed.traces.vllm_log import Times, VllmLog
 
 FEWEST = 10  # requests on each side of a log that is split
