@@ -304,6 +304,7 @@ def test_confidence_interval_of_three_values():
         "0.38",
         "0.34",
     ]  # Student's t of 2 to 10 values
-    intervals = [interval(np.array([-1.0, 1.0, *[0.0] * more]), 0.0) for more in range(10)]
-    assert intervals == [*(f"-{half} to {half}" for half in halves), ""]
+    intervals = [interval(np.array([-1.0, 1.0, *[0.0] * more]), 0.0) for more in range(9)]
+    assert intervals == [f"-{half} to {half}" for half in halves]
+    assert not interval(np.array([1.0]), 0.0)
     assert interval(np.array([2.0, 2.0, 2.0]), 0.05) == "1.90 to 2.10"

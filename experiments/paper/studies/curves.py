@@ -15,22 +15,12 @@ import pandas as pd
 from testbed.experiments.paper.studies.study import Finding, Row, RowKey, Study, Task
 from testbed.experiments.runs.run_store import Measured, RunStore
 from testbed.run.simulate import STOPPED
+from testbed.study import replications
 from testbed.study.knee import bracket, sustained_rate
 
 NEAR = 0.10
 LATENCY, SUSTAINED = "normalized_latency", "sustained_rate"
 Pair = tuple[float, float]
-STUDENT_T = {  # of 95% confidence, by the number of values
-    2: 12.71,
-    3: 4.303,
-    4: 3.182,
-    5: 2.776,
-    6: 2.571,
-    7: 2.447,
-    8: 2.365,
-    9: 2.306,
-    10: 2.262,
-}
 
 
 @dataclass(kw_only=True)
@@ -222,14 +212,9 @@ def rising(row: RowKey, ratios: Mapping[str, float], pairs: Sequence[Sequence[st
 
 
 def interval(values: np.ndarray, precision: float) -> str:
-    """The 95% confidence interval of a mean of few values, by Student's t.
-
-    Each value has the relative error `precision`.
+    """The 95% interval of a mean of few values, each with the relative error `precision`; empty for
+    one value.
     """
-    if len(values) not in STUDENT_T:
-        return ""
-    half = (
-        STUDENT_T[len(values)] * values.std(ddof=1) / np.sqrt(len(values))
-        + precision * values.mean()
-    )
-    return f"{values.mean() - half:.2f} to {values.mean() + half:.2f}"
+    of_seeds = replications.interval(values.tolist())
+    mean, half, _ = replications.within_step(of_seeds, precision * of_seeds.mean)
+    return "" if half is None else f"{mean - half:.2f} to {mean + half:.2f}"
