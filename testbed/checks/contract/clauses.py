@@ -93,51 +93,44 @@ def broken_in(
 
 def check_answer(name: str, answer: object) -> None:
     """Clause 10, on what extend() or move() gives, or one grant of admit()."""
-    is_answer = isinstance(answer, Grant | Refusal)
-    require(10, is_answer, f"{name} answered {answer!r}, which is neither Grant nor Refusal")
-    if isinstance(answer, Grant):
-        cached = type(answer.num_cached) is int and answer.num_cached >= 0
-        require(10, cached, f"{name} says that {answer.num_cached!r} tokens are cached")
-        check_ops(name, answer.ops)
-        for growth in (answer.growth, answer.evicted):
-            plain = isinstance(growth, Growth) and all(map(is_plain, growth))
-            require(
-                10, plain, f"{name} answered {growth!r}, which is no Growth of whole numbers (int)"
-            )
+    if isinstance(answer, Refusal):
+        return
+    if not isinstance(answer, Grant):
+        raise ClauseBroken(10, f"{name} answered {answer!r}, which is neither Grant nor Refusal")
+    if not (type(answer.num_cached) is int and answer.num_cached >= 0):
+        raise ClauseBroken(10, f"{name} says that {answer.num_cached!r} tokens are cached")
+    check_ops(name, answer.ops)
+    for growth in (answer.growth, answer.evicted):
+        if not (isinstance(growth, Growth) and all(map(is_plain, growth))):
+            whole = "which is no Growth of whole numbers (int)"
+            raise ClauseBroken(10, f"{name} answered {growth!r}, {whole}")
 
 
 def check_answers(name: str, answers: object, num_seqs: int) -> None:
     """Clause 10, on what admit() gives."""
-    are_grants = isinstance(answers, list) and len(answers) == num_seqs
-    require(
-        10,
-        are_grants or isinstance(answers, Refusal),
-        f"{name} answered {answers!r}, which is neither Refusal nor a list of a Grant for each",
-    )
-    for grant in answers if isinstance(answers, list) else []:
-        require(
-            10,
-            isinstance(grant, Grant),
-            f"{name} answered a list with {grant!r}, which is no Grant",
-        )
+    if isinstance(answers, Refusal):
+        return
+    if not (isinstance(answers, list) and len(answers) == num_seqs):
+        each = "which is neither Refusal nor a list of a Grant for each"
+        raise ClauseBroken(10, f"{name} answered {answers!r}, {each}")
+    for grant in answers:
+        if not isinstance(grant, Grant):
+            raise ClauseBroken(10, f"{name} answered a list with {grant!r}, which is no Grant")
         check_answer(name, grant)
 
 
 def check_ops(name: str, ops: object) -> None:
     """Clause 10, on what must physically happen."""
-    require(10, isinstance(ops, Ops), f"{name} orders {ops!r}, which is no Ops")
-    if isinstance(ops, Ops):
-        moves = (*ops.moves, *(transfer.move for transfer in ops.background))
-        are_moves = all(isinstance(move, Move) and move.source != move.target for move in moves)
-        require(10, are_moves, f"{name} orders moves {moves!r}")
-        for source, target, copies in (*moves, Move(DEVICE, DEVICE, ops.copies)):
-            for copy in copies:
-                are_slots = is_plain(tuple(copy)) and min(copy) >= 0 and copy.length > 0
-                require(
-                    10,
-                    are_slots,
-                    f"{name} orders {copy.length!r} slots from {source} to {target}: {copy}",
-                )
+    if not isinstance(ops, Ops):
+        raise ClauseBroken(10, f"{name} orders {ops!r}, which is no Ops")
+    moves = (*ops.moves, *(transfer.move for transfer in ops.background))
+    if not all(isinstance(move, Move) and move.source != move.target for move in moves):
+        raise ClauseBroken(10, f"{name} orders moves {moves!r}")
+    for source, target, copies in (*moves, Move(DEVICE, DEVICE, ops.copies)):
+        for copy in copies:
+            if not (is_plain(tuple(copy)) and min(copy) >= 0 and copy.length > 0):
+                places = f"from {source} to {target}: {copy}"
+                raise ClauseBroken(10, f"{name} orders {copy.length!r} slots {places}")
 
 
 class State(NamedTuple):
@@ -181,28 +174,19 @@ def changed_in(before: State, after: State) -> str:
 
 def check_usage(used: object, num_slots: int) -> None:
     """Clause 4, on the policy's own account, at any time; num_slots: those that it was given."""
-    require(10, isinstance(used, Usage), f"usage() answered {used!r}")
-    assert isinstance(used, Usage)
-    require(
-        10, all(map(is_plain, used)), f"usage() answered {used!r}; its numbers are whole ones (int)"
-    )
-    adds_up = (
-        used.allocated + used.cached + used.in_transit + used.free == used.total and min(used) >= 0
-    )
-    require(4, adds_up, f"slots were lost or counted twice: {used}")
-    require(
-        4, used.total <= num_slots, f"usage() counts {used.total} slots; {num_slots} were given"
-    )
-    require(
-        4,
-        used.live <= used.held <= used.allocated,
-        f"live <= held <= allocated is violated: {used}",
-    )
-    require(
-        4,
-        used.largest_free <= used.free + used.cached,
-        f"largest_free is more than what is free: {used}",
-    )
+    if not isinstance(used, Usage):
+        raise ClauseBroken(10, f"usage() answered {used!r}")
+    if not all(map(is_plain, used)):
+        raise ClauseBroken(10, f"usage() answered {used!r}; its numbers are whole ones (int)")
+    parts = used.allocated + used.cached + used.in_transit + used.free
+    if parts != used.total or min(used) < 0:
+        raise ClauseBroken(4, f"slots were lost or counted twice: {used}")
+    if used.total > num_slots:
+        raise ClauseBroken(4, f"usage() counts {used.total} slots; {num_slots} were given")
+    if not used.live <= used.held <= used.allocated:
+        raise ClauseBroken(4, f"live <= held <= allocated is violated: {used}")
+    if used.largest_free > used.free + used.cached:
+        raise ClauseBroken(4, f"largest_free is more than what is free: {used}")
 
 
 def check_tables(
@@ -212,15 +196,12 @@ def check_tables(
     are a prefix's.
     """
     for start, length in itertools.chain(*tables):
-        require(
-            10,
-            is_plain((start, length)),
-            f"{length!r} slots from {start!r} on are no whole numbers (int)",
-        )
-        inside = min(start, length) >= 0 and start + length <= used.total
-        require(
-            4, inside, f"slots from {start} to {start + length} are beyond the pool of {used.total}"
-        )
+        if type(start) is not int or type(length) is not int:
+            whole = "are no whole numbers (int)"
+            raise ClauseBroken(10, f"{length!r} slots from {start!r} on {whole}")
+        if start < 0 or length < 0 or start + length > used.total:
+            beyond = f"are beyond the pool of {used.total}"
+            raise ClauseBroken(4, f"slots from {start} to {start + length} {beyond}")
     slots = [slots_of(table) for table in tables]
     taken = sum(map(len, slots)) + len(pinned)
     held = len(set(pinned).union(*slots))
@@ -258,22 +239,17 @@ def check_footprint(memory: Capabilities, seq: Sequence, table: list[Extent]) ->
     if memory.predicts is None:
         return
     footprint: object = memory.predicts.footprint(seq)
-    require(
-        10,
-        is_footprint(footprint),
-        f"footprint() is {footprint!r}, which is no Fixed, Granular or Stepped of whole numbers "
-        "(int)",
-    )
+    if not is_footprint(footprint):
+        kinds = "which is no Fixed, Granular or Stepped of whole numbers (int)"
+        raise ClauseBroken(10, f"footprint() is {footprint!r}, {kinds}")
     assert isinstance(footprint, FOOTPRINTS)
     claimed, held = slots_at(footprint, seq.num_slots), num_slots_of(table)
     if memory.layered is not None:
         tables = memory.layered.group_tables(seq)
         held = sum(num_slots_of(group.extents) for group in tables if group.slots_per_token)
-    reported = (
-        f"{footprint} gives {claimed} slots for {seq.num_slots} tokens, the table of {seq} has "
-        f"{held}"
-    )
-    require(11, held <= claimed if memory.layered is not None else held == claimed, reported)
+    if held > claimed or (held < claimed and memory.layered is None):
+        gives = f"{footprint} gives {claimed} slots for {seq.num_slots} tokens"
+        raise ClauseBroken(11, f"{gives}, the table of {seq} has {held}")
 
 
 def slots_at(footprint: Footprint, num_tokens: int) -> int:
@@ -289,4 +265,5 @@ def num_slots_of(table: Iterable[Extent]) -> int:
 
 
 def slots_of(table: Iterable[Extent]) -> list[int]:
-    return [slot for start, length in table for slot in range(start, start + length)]
+    parts = (range(start, start + length) for start, length in table)
+    return list(itertools.chain.from_iterable(parts))
