@@ -149,7 +149,7 @@ def _rounded(share: float) -> str:
 
 
 def few_requests(summaries: Iterable[Mapping[str, Any]]) -> list[str]:
-    """The remark that a run of these has so few requests that no one of them is beyond p99."""
+    """The remark that a run of these has so few requests that none of them is beyond p99."""
     counts = [int(summary["requests"]["finished"]) for summary in summaries]
     fewest = min(filter(None, counts), default=BEYOND_P99)
     if fewest >= BEYOND_P99:

@@ -1,7 +1,7 @@
 """Files and folders that appear as a whole or not at all: written beside their place, then renamed.
 
-The temporary name has the machine and the process. What a process of this machine has left that was
-killed is removed.
+The temporary name has the machine and the process. Temporary files that a killed process of this
+machine has left are removed.
 """
 
 import csv

@@ -53,7 +53,7 @@ def cost_of(name, gpu, num_gpus, choices, iterations=None):
 
 
 def reads_of(lens, size):
-    """What sequences of these lengths read in a window."""
+    """The tokens that sequences of these lengths read in a window."""
     left = [size - n + 1 for n in lens if n < size]
     tokens = sum(min(n, size) for n in lens)
     return WindowReads(size, tokens, len(left), min(left, default=UNBOUNDED))

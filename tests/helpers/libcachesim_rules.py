@@ -1,4 +1,4 @@
-"""Orders as libcachesim 0.3.5 decides where it differs from what this package ships: GDSF, LIRS and
+"""Orders of libcachesim 0.3.5 that differ from those that this package ships: GDSF, LIRS and
 W-TinyLFU, on single blocks. Each difference is a rule that a name here states.
 """
 

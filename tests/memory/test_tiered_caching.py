@@ -84,8 +84,8 @@ def computed(policy, seq_id, ids):
 
 
 def served(policy, seq_id, ids):
-    """One prompt comes, is computed and leaves; all transfers land. What it found, and what was
-    loaded for it.
+    """One prompt comes, is computed and leaves; all transfers land. The tokens that it found, and
+    the blocks that were loaded for it.
     """
     loading = load(policy, prompt(seq_id, ids)).ops
     if loading.background:
