@@ -86,8 +86,13 @@ def started(*words, max_file_bytes=None):
         port = free.getsockname()[1]
     command = [sys.executable, "-m", "testbed.experiments.cli.main", "serve", f"--port={port}"]
 
-    limited = None if max_file_bytes is None else partial(_limit_files, max_file_bytes)
-    server = subprocess.Popen([*command, *words], stderr=subprocess.PIPE, preexec_fn=limited)
+    limited, environment = None, dict(os.environ)
+    if max_file_bytes is not None:
+        limited = partial(_limit_files, max_file_bytes)
+        environment["PYTHONDONTWRITEBYTECODE"] = "1"  # compiled modules would be cut off too
+    server = subprocess.Popen(
+        [*command, *words], stderr=subprocess.PIPE, preexec_fn=limited, env=environment
+    )
     url = f"http://127.0.0.1:{port}"
     try:
         _wait_for(url, server)
