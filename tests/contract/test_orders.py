@@ -33,7 +33,7 @@ ORDERS += [Sieve, S3Fifo, TwoQueues, Gdsf, LruK, Lirs, WTinyLfu]
 
 @pytest.mark.parametrize("kind", ORDERS)
 def test_order_keeps_the_contract(kind):
-    broken = check_order(kind, 100)
+    broken = check_order(kind, 50)
     assert broken is None, f"{broken} {broken.calls}"
 
 

@@ -36,7 +36,6 @@ def of_held(radix, held):
 def test_a_change_that_raises_no_version_breaks_the_contract(
     monkeypatch, owner, name, versions_of, policy
 ):
-    assert check_policy(policy, max_examples=5) is None
     monkeypatch.setattr(owner, name, unraised(getattr(owner, name), versions_of))
     broken = check_policy(policy, max_examples=200, shrink=False)
     assert broken is not None

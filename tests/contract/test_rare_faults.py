@@ -68,6 +68,6 @@ class CountsHitsTwice(PrefixCaching):
     ],
 )
 def test_a_rare_fault_is_found(kind, clause):
-    broken = check_policy(lambda pool: kind(pool, block_size=8), [POOL], 30, shrink=False)
+    broken = check_policy(lambda pool: kind(pool, block_size=8), [POOL], 5, shrink=False)
     assert broken is not None
     assert broken.clause == clause, str(broken)

@@ -19,20 +19,15 @@ def test_a_run_of_one_request_takes_few_functions_and_calls():
     assert functions <= MOST_FUNCTIONS, done.stdout
 
 
-def test_a_run_imports_no_library_of_figures_or_tables(tmp_path):
+def test_neither_a_simulation_nor_a_run_imports_what_it_does_not_use(tmp_path):
+    """Checks and servers; then libraries of figures and tables."""
     unused = {"matplotlib", "pandas", "jinja2", "joblib", "torch", "numpy.ma"}
     code = (
-        "import sys; from testbed.experiments.cli.main import main;"
+        "import sys, testbed; testbed.simulate('arrivals.duration_s=1');"
+        "assert not {'testbed.checks.checking', 'testbed.vllm.server', 'testbed.sglang'}"
+        "& set(sys.modules);"
+        "from testbed.experiments.cli.main import main;"
         "assert main(['run', 'arrivals.duration_s=1']) == 0;"
         f"assert not {unused} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], cwd=tmp_path, check=True, capture_output=True)
-
-
-def test_a_simulation_imports_neither_checks_nor_servers():
-    code = (
-        "import sys, testbed; testbed.simulate('arrivals.duration_s=1');"
-        "assert not {'testbed.checks.checking', 'testbed.vllm.server', 'testbed.sglang'}"
-        "& set(sys.modules)"
-    )
-    subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)

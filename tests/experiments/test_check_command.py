@@ -65,6 +65,7 @@ def check(testbed, tmp_path):
     return lambda *arguments: testbed("check", *arguments)
 
 
+@pytest.mark.usefixtures("few_requests")
 def test_a_check_counts_the_histories_and_leaves_no_files(check, tmp_path, monkeypatch):
     monkeypatch.setattr(progress, "REPORT_S", 1e-3)
     code, output, said = check("example_policy:Slabs", "slab_size=8", *SMALL)
@@ -117,5 +118,6 @@ def test_difference_of_fast_and_slow_simulations_is_reported(check):
     assert "counters()" in output
 
 
+@pytest.mark.usefixtures("few_requests")
 def test_policies_of_several_groups_are_checked_by_name(check):
     assert check("testbed.memory.groups.grouped_caching:GroupedCaching", *SMALL)[0] == 0

@@ -15,21 +15,26 @@ ASK = """
 import contextlib, io, sys
 from testbed.experiments.cli.main import main
 
+SLOW = {slow}
+
 def ask(*arguments):
-    "What a command prints; it must end well."
+    "Returns the output of a command, which must end well."
     with contextlib.redirect_stdout(io.StringIO()) as printed:
         try:
             code = main(list(arguments))
         except SystemExit as end:
             code = end.code
     assert not code and printed.getvalue(), arguments
-    slow = {slow} & sys.modules.keys()
+    slow = SLOW & sys.modules.keys()
     assert not slow, (arguments, slow)
     return printed.getvalue()
 
 {body}
 """
-REPLAY = "ask('validate', 'log.csv', 'model=opt-13b')"
+REPLAY = """
+SLOW &= {'pandas', 'matplotlib', 'torch'}
+ask('validate', 'log.csv', 'model=opt-13b')
+"""
 
 
 def paths_of_commands(app, *above):
@@ -43,9 +48,9 @@ def paths_of_commands(app, *above):
 ALL = list(paths_of_commands(application))
 
 
-def run_in_a_process(folder, slow, body):
+def run_in_a_process(folder, body):
     done = subprocess.run(
-        [sys.executable, "-c", ASK.format(slow=slow, body=body)],
+        [sys.executable, "-c", ASK.format(slow=SLOW, body=body)],
         cwd=folder,
         capture_output=True,
         text=True,
@@ -54,7 +59,10 @@ def run_in_a_process(folder, slow, body):
     assert done.returncode == 0, done.stderr
 
 
-def test_help_and_lists_import_no_slow_package(tmp_path):
+def test_help_and_lists_import_no_slow_package_nor_a_replayed_log_data_frames(tmp_path):
+    (tmp_path / "log.csv").write_text(
+        "input_tokens,output_tokens,arrival_s,first_token_s,finish_s\n9,3,0,0.1,0.2\n"
+    )
     asked = [
         ("--help",),
         ("--version",),
@@ -62,19 +70,12 @@ def test_help_and_lists_import_no_slow_package(tmp_path):
         ("list", "--json"),
         *((*words, "--help") for words in ALL),
     ]
-    run_in_a_process(tmp_path, SLOW, f"for words in {asked}:\n    ask(*words)")
+    run_in_a_process(tmp_path, f"for words in {asked}:\n    ask(*words)\n{REPLAY}")
 
 
 def test_the_list_of_commands_imports_no_library(tmp_path):
     body = "ask('--help'); assert 'cyclopts' not in sys.modules; assert 'rich' not in sys.modules"
-    run_in_a_process(tmp_path, SLOW, body)
-
-
-def test_a_replayed_log_needs_no_data_frames(tmp_path):
-    (tmp_path / "log.csv").write_text(
-        "input_tokens,output_tokens,arrival_s,first_token_s,finish_s\n9,3,0,0.1,0.2\n"
-    )
-    run_in_a_process(tmp_path, {"pandas", "matplotlib", "torch"}, REPLAY)
+    run_in_a_process(tmp_path, body)
 
 
 @pytest.mark.parametrize("words", [["--help"], ["run", "--help"]], ids=" ".join)

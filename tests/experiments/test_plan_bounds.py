@@ -98,7 +98,7 @@ LOADED = (  # at rates at which each is about full
 
 @pytest.mark.parametrize("words", LOADED)
 def test_no_bound_excludes_what_a_simulation_keeps(words):
-    (deployment,) = deployments([*words.split(), "arrivals.duration_s=10"])
+    (deployment,) = deployments([*words.split(), "arrivals.duration_s=5"])
     candidate = candidate_of(deployment)
     result = run(candidate.config)
     times = latencies(result.recorder.requests)
