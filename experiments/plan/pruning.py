@@ -50,7 +50,7 @@ def check_not_empty(candidates: Sequence[Candidate], pruned: Sequence[Pruned]) -
     for ruled_out in pruned:
         counts.setdefault(ruled_out.limit, []).append(ruled_out)
     texts = [
-        f"{len(them)} by {limit} (such as {them[0].deployment.name}: {them[0].reason})"
+        f"{len(them)} ({limit}, such as {them[0].deployment.name}: {them[0].reason})"
         for limit, them in counts.items()
     ]
     raise AnswerIsNo(

@@ -10,6 +10,7 @@ from testbed.experiments.runs.compose import configured
 from testbed.experiments.runs.notes import no_note
 from testbed.experiments.runs.one_source import COST, OF_ONE_SOURCE, group_of
 from testbed.experiments.runs.sweep_words import values_of
+from testbed.experiments.runs.words import check_options
 from testbed.run.config import RunConfig
 from testbed.run.override_words import key_of
 
@@ -75,13 +76,15 @@ class Candidate:
 
 def deployments(words: Sequence[str], command: ServedCommand = NO_COMMAND) -> list[Deployment]:
     """Every combination of comma-separated values, as `testbed run -m` reads them, in the words'
-    order. Words without a system are of vLLM's, unless the command is of SGLang's.
+    order. Words without a system are of vLLM's, unless the command is of SGLang's. Raises
+    InputError for an option that does not exist: no deployment has it.
     """
     if command.from_sglang is None and not any(key_of(word) == SYSTEM for word in words):
         words = [USUAL_SYSTEM, *words]
     if not any(group_of(key_of(word)) == COST for word in words):
         words = [*words, OF_ONE_SOURCE]
     choices = [values_of(word) for word in words]
+    check_options([word for values in choices for word in values])
     axes = [key_of(word) for word, values in zip(words, choices, strict=True) if len(values) > 1]
     combinations = []
     for combination in product(*choices):

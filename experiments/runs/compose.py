@@ -192,7 +192,8 @@ def _way_to_write(word: str) -> str:
     """The remedy for a word that is no override, which may be a server's command."""
     systems = [name for name in ("vllm", "sglang") if name in word.partition(" --")[0]]
     if " " in word and systems:
-        return f'a server\'s command is the value of an option: --from-{systems[0]} "..."'
+        option = f'--from-{systems[0]} "..."'
+        return f"a server's command is the value of an option, {option}, or the first word of fits"
     return "KEY=VALUE; quote a value with brackets or commas"
 
 

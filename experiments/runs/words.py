@@ -170,6 +170,15 @@ def read_words(arguments: Sequence[str]) -> Words:
     )
 
 
+def check_options(words: Sequence[str]) -> None:
+    """Raise InputError for a word that chooses an option which its group does not have."""
+    folders = user_folders(words)
+    for word in words:
+        for choice in map(_parsed, published_models(word, folders)):
+            if isinstance(choice, Choice):
+                choice.checked(folders)
+
+
 def is_of_hydra(word: str) -> bool:
     """True if a word is about where runs go, not about the configuration: hydra.run.dir=DIR,
     hydra/launcher=NAME. Raises InputError for another word of Hydra's own part.

@@ -208,7 +208,12 @@ def _described(
     """The shape that a config.json describes, and what was read of it."""
     kind = config.get("model_type")
     if not isinstance(kind, str):
-        raise InputError(key=f"{path}: model_type", value=repr(kind), problem="must be text")
+        raise InputError(
+            key=f"{path}: model_type",
+            value=repr(kind),
+            problem="must be text",
+            remedy="give the config.json of a model",
+        )
     text, class_name = text_of(config)
     if text["model_type"] not in supported():
         listed = ", ".join((*supported(), *types()["text"], *types()["alias"]))

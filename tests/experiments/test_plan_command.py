@@ -219,11 +219,14 @@ def test_an_option_that_makes_no_plan_is_refused_in_one_line(testbed, more, reas
 
 def test_what_leaves_nothing_to_compare_is_refused_in_one_line(testbed):
     check_no_plan(testbed("plan", *SPACE, "arrivals.rate=1"), "no objective")
-    check_no_plan(testbed("plan", *SPACE, *LOAD, "--gpus", "7"), "by number of GPUs", expected=1)
+    check_no_plan(
+        testbed("plan", *SPACE, *LOAD, "--gpus", "7"), "number of GPUs, such as", expected=1
+    )
     too_large = testbed("plan", "model=llama-3.1-70b", "gpu=a10g,l4", *LOAD)
-    check_no_plan(too_large, "2 by does not fit", expected=1)
+    check_no_plan(too_large, "2 (does not fit, such as", expected=1)
     two_rates = testbed("plan", *SPACE, *WORKLOAD, "arrivals.rate=1,2")
     check_no_plan(two_rates, "arrivals.rate=1,2")
+    check_no_plan(testbed("plan", "gpu=a10g,l4x", *LOAD), "gpu=l4x: is no option")
 
 
 def check_no_plan(ended, reason, expected=2):
