@@ -78,6 +78,7 @@ QWEN3_MOE = QWEN3 | {
     "decoder_sparse_step": 1,
     "mlp_only_layers": [],
     "max_window_layers": 48,
+    "norm_topk_prob": True,
 }
 QWEN3_NEXT = {
     "model_type": "qwen3_next",
