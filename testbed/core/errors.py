@@ -1,5 +1,6 @@
 """The exceptions: errors in the user's input, and errors in a plug-in's code."""
 
+from collections.abc import Collection
 from os import PathLike
 from typing import Any, Self, TypeVar
 
@@ -81,6 +82,13 @@ def check_least(least: int, **values: int) -> None:
     for name, value in values.items():
         if value < least:
             raise InputError(key=name, value=value, problem=f"must be at least {least}")
+
+
+def check_known(key: str, name: str, names: Collection[str]) -> None:
+    """Raise InputError for a name that is none of these."""
+    if name not in names:
+        remedy = f"choose from {', '.join(names)}"
+        raise InputError(key=key, value=name, problem="is unknown", remedy=remedy)
 
 
 class PlugInError(RuntimeError):

@@ -8,12 +8,10 @@ import numpy as np
 
 from testbed.core.request import PS, Column
 from testbed.engine.engine import Engine
-from testbed.engine.fragmentation import pool_parts
 from testbed.engine.recorder import Recorder
-from testbed.engine.totals import Measures
 from testbed.fleet.fleet import Fleet, Replica
 from testbed.fleet.handovers.split import SplitFleet
-from testbed.run.metrics import FREE, KINDS, Slo, latencies, spread, summarize
+from testbed.run.metrics import FREE, KINDS, Slo, latencies, shares_of, spread, summarize
 from testbed.run.summaries import HANDOVERS
 
 
@@ -34,26 +32,12 @@ def summarize_fleet(
     if len(recorders) == 1:
         return summarize(merged, pool_slots[0], window_ps, slo, sessions)
     summary = summarize(merged, num_slots=1, slo=slo, sessions=sessions)
-    sums = {
-        "per_iteration": (merged.totals.per_iteration, _slot_iterations(recorders, pool_slots)),
-        "over_time": (merged.totals.over_time, sum(pool_slots) * merged.end_ps),
-    }
-    shares = {average: _shares(*parts) for average, parts in sums.items()}
-    for group, names in (("memory", KINDS), ("memory_free", FREE)):
-        summary[group] = {
-            name: {average: share[name] for average, share in shares.items()} for name in names
-        }
-    return summary
-
-
-def _slot_iterations(recorders: Sequence[Recorder], pool_slots: Sequence[int]) -> int:
     pairs = zip(recorders, pool_slots, strict=True)
-    return sum(recorder.totals.iterations * num_slots for recorder, num_slots in pairs)
-
-
-def _shares(sums: Measures, total: int) -> dict[str, float | None]:
-    parts = pool_parts(sums, total)._asdict()
-    return {name: part / total if total else None for name, part in parts.items()}
+    slot_iterations = sum(recorder.totals.iterations * slots for recorder, slots in pairs)
+    shares = shares_of(merged.totals, slot_iterations, sum(pool_slots) * merged.end_ps)
+    for group, names in (("memory", KINDS), ("memory_free", FREE)):
+        summary[group] = {name: shares[name] for name in names}
+    return summary
 
 
 def summary_of(replica: Replica, recorder: Recorder) -> dict[str, Any]:

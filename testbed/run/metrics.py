@@ -107,14 +107,21 @@ def longest_gaps(log: PackedRows, gaps: TokenGaps) -> Floats:
 def pool_shares(
     totals: Totals, num_slots: int, elapsed_ps: int
 ) -> dict[str, dict[str, float | None]]:
-    """Shares of num_slots slots, averaged over iterations and over time: section 3.1's KINDS, and
-    those of FREE.
+    """`shares_of` a pool of num_slots slots in elapsed_ps."""
+    return shares_of(totals, num_slots * totals.iterations, num_slots * elapsed_ps)
+
+
+def shares_of(
+    totals: Totals, slot_iterations: int, slot_ps: int
+) -> dict[str, dict[str, float | None]]:
+    """Shares of all slots, averaged over iterations and over time: section 3.1's KINDS, and those
+    of FREE.
 
     FREE are cached blocks without a reference, the largest run for one sequence, and all free
     slots. If all free slots are interchangeable, as in a paged pool, `free` equals `external`.
     """
-    by_iteration = _parts(totals.per_iteration, num_slots * totals.iterations)
-    by_time = _parts(totals.over_time, num_slots * elapsed_ps)
+    by_iteration = _parts(totals.per_iteration, slot_iterations)
+    by_time = _parts(totals.over_time, slot_ps)
     return {
         name: {"per_iteration": by_iteration[name], "over_time": by_time[name]}
         for name in (*KINDS, *FREE)

@@ -1,6 +1,6 @@
 """Refusals of SGLang's scheduler: of its options and its policy."""
 
-from testbed.core.errors import InputError
+from testbed.core.errors import InputError, check_known
 from testbed.memory.capabilities import Capabilities
 from testbed.memory.layouts import BlockLayout
 
@@ -44,13 +44,7 @@ def check_retraction(policy: str, *, by_priority: bool) -> None:
     """Raise InputError for an order of retraction that SGLang does not have, or not without
     enable_priority_scheduling.
     """
-    if policy not in RETRACTIONS:
-        raise InputError(
-            key="scheduler.retraction_policy",
-            value=policy,
-            problem="is unknown",
-            remedy=f"choose from {', '.join(RETRACTIONS)}",
-        )
+    check_known("scheduler.retraction_policy", policy, RETRACTIONS)
     if policy == "priority" and not by_priority:
         raise InputError(
             key="scheduler.retraction_policy",

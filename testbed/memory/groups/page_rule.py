@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
-from testbed.core.errors import InputError
+from testbed.core.errors import InputError, check_known
 from testbed.memory.groups.large_pages import LargePages
 from testbed.memory.groups.page_rules import FixedSplit, OnePageSize, PagePool
 from testbed.memory.policy import PoolSpec
@@ -23,13 +23,7 @@ def pages_by(rule: str, pool: PoolSpec, block_size: int, window_share: float) ->
     Raises:
         InputError: an unknown rule, a value that nothing reads, or groups that are not modelled.
     """
-    if rule not in RULES:
-        raise InputError(
-            key="page_rule",
-            value=rule,
-            problem="is unknown",
-            remedy=f"choose one of {', '.join(RULES)}",
-        )
+    check_known("page_rule", rule, RULES)
     if rule != FIXED_SPLIT and window_share != WINDOW_SHARE:
         raise InputError(
             key="window_share",

@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Collection, Mapping
 
-from testbed.core.errors import InputError
+from testbed.core.errors import check_known
 from testbed.core.sequence import Batch
 from testbed.core.sequence import Sequence as Seq
 from testbed.core.slots import (
@@ -242,13 +242,7 @@ def tree_of(write_policy: str, num_blocks: int, strategy: Strategy) -> HostTree:
     """The tree of this write policy over num_blocks blocks of the host. Raises InputError for
     another.
     """
+    check_known("policy.hicache_write_policy", write_policy, WRITE_POLICIES)
     if write_policy == "write_back":
         return WriteBackTree(num_blocks, strategy)
-    if write_policy not in THRESHOLDS:
-        raise InputError(
-            key="policy.hicache_write_policy",
-            value=write_policy,
-            problem="is unknown",
-            remedy=f"choose from {', '.join(WRITE_POLICIES)}",
-        )
     return HostTree(num_blocks, THRESHOLDS[write_policy], strategy)

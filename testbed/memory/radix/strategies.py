@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from testbed.core.errors import InputError
+from testbed.core.errors import InputError, check_known
 
 if TYPE_CHECKING:
     from testbed.memory.radix.tree import Run
@@ -102,10 +102,7 @@ def strategy_named(
     """The strategy of this name with these parameters. Raises InputError for another name or
     parameter.
     """
-    if name not in STRATEGIES:
-        raise InputError(
-            key=KEY, value=name, problem="is unknown", remedy=f"choose from {', '.join(STRATEGIES)}"
-        )
+    check_known(KEY, name, STRATEGIES)
     given = dict(config or {})
     for key in given:
         if key not in WITH_PARAMETERS.get(name, ()):
