@@ -1,6 +1,7 @@
 """The parts of an answer: the words of a simulation, or the tokens that a model generates."""
 
-from typing import Protocol
+from abc import ABC, abstractmethod
+from typing import ClassVar
 
 from testbed.serving.api_errors import ApiError
 from testbed.serving.output_lengths import OutputLengths
@@ -36,43 +37,48 @@ NOT_SAMPLED = {
 }
 
 
-class Answering(Protocol):
-    """The engine behind an answer. is_simulated: whether the answers have no meaning."""
+class Answering(ABC):
+    """The engine behind an answer: everything that is well formed is answered, as long as it may
+    be. is_simulated: whether the answers have no meaning.
+    """
 
-    is_simulated: bool
+    is_simulated: ClassVar[bool]
 
-    def check(self, body: Sampling, prompts: list[tuple[int, ...]]) -> None:
+    def check(self, body: Sampling, prompts: list[tuple[int, ...]]) -> None:  # noqa: B027
         """Raise ApiError for what cannot be answered."""
 
+    @abstractmethod
     def ignored(self, body: Sampling) -> list[str]:
         """The parameters that are given and have no meaning."""
 
     def drawn_from(self, body: Sampling) -> str | None:
         """The length model from which the answer's length is drawn; None for none."""
+        return None
 
     def output_len(self, request_id: int, max_tokens: int, body: Sampling) -> int:
         """The output tokens at which the engine ends."""
+        return max_tokens
 
     def draws(self, body: Sampling) -> Draws | None:
-        """The sampling of tokens."""
+        """The sampling of tokens; None takes the most likely one."""
+        return None
 
     def end_ids(self, body: Sampling) -> frozenset[int]:
         """The tokens that end a sequence."""
+        return frozenset()
 
+    @abstractmethod
     def text(self, output_len: int, max_tokens: int, body: Sampling) -> SequenceText:
         """The text of one sequence, which begins empty."""
 
 
-class Simulated:
+class Simulated(Answering):
     """Answers of numbered words, as long as max_tokens or as a draw says."""
 
     is_simulated = True
 
     def __init__(self, lengths: OutputLengths) -> None:
         self._lengths = lengths
-
-    def check(self, body: Sampling, prompts: list[tuple[int, ...]]) -> None:
-        """Everything that is well formed is answered."""
 
     def ignored(self, body: Sampling) -> list[str]:
         return [name for name in WITHOUT_TEXT if getattr(body, name) is not None]
@@ -86,17 +92,11 @@ class Simulated:
             return max_tokens
         return self._lengths.draw(request_id, max_tokens, body.min_tokens or 0)
 
-    def draws(self, body: Sampling) -> Draws | None:
-        return None
-
-    def end_ids(self, body: Sampling) -> frozenset[int]:
-        return frozenset()
-
     def text(self, output_len: int, max_tokens: int, body: Sampling) -> SequenceText:
         return Words(output_len, max_tokens)
 
 
-class Generated:
+class Generated(Answering):
     """Answers of a model's tokens. end_ids: its tokens that end a text; vocab_size: its ids are
     below it.
     """
@@ -132,12 +132,6 @@ class Generated:
 
     def ignored(self, body: Sampling) -> list[str]:
         return [] if body.user is None else ["user"]
-
-    def drawn_from(self, body: Sampling) -> str | None:
-        return None
-
-    def output_len(self, request_id: int, max_tokens: int, body: Sampling) -> int:
-        return max_tokens
 
     def draws(self, body: Sampling) -> Draws | None:
         """As OpenAI's, temperature and top_p are 1 unless given; temperature 0 takes the most

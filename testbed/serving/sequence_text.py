@@ -1,6 +1,6 @@
 """The text of one sequence, as its tokens come."""
 
-from typing import Protocol
+from abc import ABC, abstractmethod
 
 from testbed.serving.stop_strings import StopStrings
 from testbed.serving.tokenizer import Decoder
@@ -8,28 +8,28 @@ from testbed.serving.tokenizer import Decoder
 LENGTH, STOP = "length", "stop"
 
 
-class SequenceText(Protocol):
+class SequenceText(ABC):
     """The answer of one sequence. reason: why it has ended, None while it has not. num_tokens: its
     tokens so far.
     """
 
-    num_tokens: int
-    reason: str | None
-    text: str
+    def __init__(self) -> None:
+        self.num_tokens = 0
+        self.reason: str | None = None
+        self.text = ""
 
+    @abstractmethod
     def add(self, token: int | None) -> str:
         """The text that a token adds; what comes after the end adds none."""
 
 
-class Words:
+class Words(SequenceText):
     """Numbered placeholders, a word a token, for a simulation without text. output_len: tokens of
     the answer; max_tokens: what the client allows.
     """
 
     def __init__(self, output_len: int, max_tokens: int) -> None:
-        self.num_tokens = 0
-        self.reason: str | None = None
-        self.text = ""
+        super().__init__()
         self._output_len = output_len
         self._end = LENGTH if output_len == max_tokens else STOP
 
@@ -42,7 +42,7 @@ class Words:
         return word
 
 
-class GeneratedText:
+class GeneratedText(SequenceText):
     """Text of generated tokens, until a token that ends it, a stop string or max_tokens. The token
     that ends it counts, and has no text.
     """
@@ -50,9 +50,7 @@ class GeneratedText:
     def __init__(
         self, decoder: Decoder, max_tokens: int, end_ids: frozenset[int], stop: tuple[str, ...]
     ) -> None:
-        self.num_tokens = 0
-        self.reason: str | None = None
-        self.text = ""
+        super().__init__()
         self._decoder = decoder
         self._max_tokens = max_tokens
         self._end_ids = end_ids
