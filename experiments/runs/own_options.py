@@ -23,8 +23,6 @@ from hydra.plugins.search_path_plugin import SearchPathPlugin
 from omegaconf import OmegaConf
 
 from testbed.core.errors import InputError
-from testbed.core.hf_config import model_of
-from testbed.core.hf_served import check_served
 from testbed.core.model_files import model_names, shipped
 from testbed.experiments.runs.choice_names import (
     ANY_SERVER,
@@ -194,6 +192,9 @@ def _model_of(config: Path | None) -> Node | None:
     """The shape in a config.json; None without one."""
     if config is None:
         return None
+    from testbed.core.hf_config import model_of  # which few runs need
+    from testbed.core.hf_served import check_served
+
     check_served(config)
     shape = asdict(model_of(config))
     return {**CHOICES, **{key: value for key, value in shape.items() if value is not None}}

@@ -20,8 +20,9 @@ def test_a_run_of_one_request_takes_few_functions_and_calls():
 
 
 def test_neither_a_simulation_nor_a_run_imports_what_it_does_not_use(tmp_path):
-    """Checks and servers; then libraries of figures and tables."""
-    unused = {"matplotlib", "pandas", "jinja2", "joblib", "torch", "numpy.ma"}
+    """Checks and servers; then libraries of figures and tables, and the reader of models."""
+    libraries = {"matplotlib", "pandas", "jinja2", "joblib", "torch", "numpy.ma", "tomllib"}
+    unused = {*libraries, "testbed.core.hf_config"}
     code = (
         "import sys, testbed; testbed.simulate('arrivals.duration_s=1');"
         "assert not {'testbed.checks.checking', 'testbed.vllm.server', 'testbed.sglang'}"
