@@ -418,7 +418,8 @@ def _quantised(reader: OptionReader, shape: ModelSpec) -> ModelSpec:
         raise reader.refusal(
             "--quantization",
             "has no counterpart: only fp8 of a checkpoint that is not quantised is modelled",
-            "give a config.json with its quantization_config",
+            "fp8 has as many bytes as fp8_per_tensor; else give a config.json with its "
+            "quantization_config",
         )
     return replace(shape, weight_bits=8, fp8_products=True)
 
