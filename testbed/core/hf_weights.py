@@ -1,5 +1,6 @@
 """Types of a checkpoint's weights and cached values, as a Hugging Face config.json says them."""
 
+import re
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -12,6 +13,7 @@ from testbed.core.specs import FP8_BITS, ModelSpec
 
 QUANTIZATION = "quantization_config"
 NARROW = ("qkv_a_proj", "kv_a_proj_with_mqa")  # ends of names of projections to latent vectors
+LAYER = re.compile(r"^model\.layers\.\d+\.")
 HEAD = Linear("lm_head", ("lm_head",), 0)
 LISTS = ("ignore", "ignored_layers", "modules_to_not_convert", "exclude_modules", "dynamic")
 
@@ -31,9 +33,13 @@ def with_weights(shape: ModelSpec, fields: Fields, kind: str) -> ModelSpec:
     of_experts = _mean(routed, sum(count for count, _ in routed), shape)
     if shape.experts and of_experts != bits:
         shape = replace(shape, experts=replace(shape.experts, bits=of_experts or usual))
-    narrow = {bits for each, bits in found if each.name.endswith(NARROW)}
-    if shape.latent and narrow not in ({bits}, set()):
-        of_latents = replace(shape.latent, narrow_bits=narrow.pop() or usual)
+    by_place = {(LAYER.sub("", each.name), bits) for each, bits in found}
+    if len(by_place) > len({place for place, _ in by_place}):
+        shape = replace(shape, has_uneven_bits=True)
+    narrow = [(each.num_params, bits) for each, bits in found if each.name.endswith(NARROW)]
+    of_narrow = _mean(narrow, sum(count for count, _ in narrow), shape)
+    if shape.latent and narrow and of_narrow != bits:
+        of_latents = replace(shape.latent, narrow_bits=of_narrow or usual)
         shape = replace(shape, latent=of_latents)
     if quantises_head(config) and not shape.tied_embedding:
         shape = replace(shape, head_bits=_bits_of(fields, bits_of, HEAD))

@@ -34,7 +34,13 @@ from testbed.core.units import (
 GIB = 1 << 30
 LAYERS: dict[str, type] = {"window": Window, "latent": Latent, "experts": Experts, "states": States}
 # Of pipeline stages alone
-OF_STAGES = ("layer_order", "repeats_vocabulary", "repeats_embedding", "needs_experts")
+OF_STAGES = (
+    "layer_order",
+    "repeats_vocabulary",
+    "repeats_embedding",
+    "needs_experts",
+    "has_uneven_bits",
+)
 # Where vLLM's classes place the same weights
 OF_VLLM = ("vision_heads", "routes_apart", "copies_shared", *OF_STAGES)
 VARIANTS = (
@@ -167,6 +173,9 @@ class ModelSpec:
     ] = None
     needs_experts: Annotated[
         bool | None, doc("whether vLLM refuses a pipeline stage without experts")
+    ] = None
+    has_uneven_bits: Annotated[
+        bool | None, doc("whether the same matrix has other bits in some layers than in others")
     ] = None
     rope: Annotated[Rope | None, doc("lengths of a rope that stretches positions")] = None
     window: Annotated[Window | None, doc("sliding windows")] = None

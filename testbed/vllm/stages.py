@@ -51,8 +51,9 @@ def stages_of(reader: OptionReader, model: ModelSpec, pages: Pages) -> tuple[Sta
     if model.experts and model.experts.step > 1:
         problem = "dense layers between those of experts are not divided among stages here"
         raise reader.refusal(STAGES, problem, "give --tensor-parallel-size instead")
-    if model.head_bits:
-        raise reader.refusal(STAGES, "a quantised output projection is not modelled on its stage")
+    if model.head_bits or model.has_uneven_bits:
+        problem = "layers, or an output projection, of other bits are not modelled on their stage"
+        raise reader.refusal(STAGES, problem, "give --tensor-parallel-size instead")
     letters = letters_of(model)
     sizes = _sizes(reader, len(letters), count, given)
     ends = [sum(sizes[:number]) for number in range(count + 1)]

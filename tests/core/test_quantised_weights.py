@@ -69,8 +69,18 @@ def test_the_output_projection_may_be_quantised_too(file_of):
     assert of_eight.head_bits == 8
     tied = {**LLAMA, "tie_word_embeddings": True}
     refuses("tied embedding", model_of, file_of({**GPTQ, "lm_head": True}, tied))
-    with pytest.raises(InputError, match="output projection"):
-        fit_of(f"vllm serve {file_of({**GPTQ, 'lm_head': True}).parent} -pp 2", "h100-80gb")
+
+
+LEFT = {"-:.*layers\\.0\\..*": {}}
+
+
+@pytest.mark.parametrize("kept", [{"lm_head": True}, {"dynamic": LEFT}])
+def test_stages_of_layers_of_other_bits_are_not_modelled(file_of, kept):
+    """Each stage of vLLM has the bytes of its own layers, and not the model's mean."""
+    folder = file_of({**GPTQ, **kept}).parent
+    assert fit_of(f"vllm serve {folder}", "h100-80gb").weights_gib > 0
+    with pytest.raises(InputError, match="pipeline"):
+        fit_of(f"vllm serve {folder} -pp 2", "h100-80gb")
 
 
 def test_the_names_of_awq_s_own_file_are_read(file_of):
