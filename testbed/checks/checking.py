@@ -230,7 +230,6 @@ def _check_rule(make_rule: MakeRule, pools: list[PoolSpec]) -> ClauseBroken | No
 
 
 def _limits_of(kind: type[Scheduler]) -> dict[str, Any]:
-    """The members of LIMITS that a scheduler's constructor or its base class takes."""
     parameters = parameters_of(kind)
     return {name: value for name, value in LIMITS.items() if parameters.has(name)}
 

@@ -52,7 +52,6 @@ class InputError(ValueError):
         return self._with(remedy=f"{self.remedy}; {remedy}" if self.remedy else remedy)
 
     def _with(self, **fields: str) -> Self:
-        """This refusal with these fields."""
         refusal = _blank(type(self))
         vars(refusal).update(vars(self) | fields)
         return refusal

@@ -85,7 +85,6 @@ class CacheIndex:
         return update if self._age_ps else update_at_once
 
     def _catch_up(self) -> None:
-        """Apply the events that are old enough."""
         events, until_ps = self._events, self._clock.now_ps - self._age_ps
         while events and events[0].time_ps <= until_ps:
             event = events.popleft()

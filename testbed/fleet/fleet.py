@@ -172,7 +172,6 @@ class Fleet(Listener):
         return is_accepted
 
     def _forget(self, request_id: int, time_ps: int) -> None:
-        """The request has ended."""
         del self._place[request_id]
         self._end_ps = max(self._end_ps, time_ps)
         self._to_cancel.discard(request_id)

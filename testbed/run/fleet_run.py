@@ -14,10 +14,9 @@ from testbed.fleet.fleet_simulation import simulate_fleet
 from testbed.fleet.summary import counters_of, handovers_of, summarize_fleet, summary_of
 from testbed.run.build import Setup
 from testbed.run.fleet_setup import FleetSetup
-from testbed.run.metrics import filling_s
 from testbed.run.result import Result
-from testbed.run.simulate import COUNTERS, FILLING, OVERLOAD, STOPPED, Watch, behind
-from testbed.run.summaries import ENGINES, PROFILE, RUN, profile_of
+from testbed.run.simulate import Watch, beside
+from testbed.run.summaries import ENGINES, RUN
 
 
 def run_fleet(setup: Setup, fleet: FleetSetup, watch: Watch) -> Result:
@@ -29,14 +28,7 @@ def run_fleet(setup: Setup, fleet: FleetSetup, watch: Watch) -> Result:
         wall_s = time.perf_counter() - began
     merged = together(recorders)
     pool_slots = [setup.pool_of(number).num_slots for number in range(len(fleet.parts))]
-    extra = {
-        STOPPED: None,
-        OVERLOAD: behind(merged),
-        FILLING: filling_s(merged.requests),
-        PROFILE: profile_of(setup.cost),
-        COUNTERS: counters_of([engine for replica in done.replicas for engine in replica.engines]),
-    }
-    extra |= handovers_of(done)
+    counters = counters_of([engine for replica in done.replicas for engine in replica.engines])
     summary = {
         RUN: dict(setup.description),
         **summarize_fleet(
@@ -47,7 +39,8 @@ def run_fleet(setup: Setup, fleet: FleetSetup, watch: Watch) -> Result:
             setup.slo,
             setup.workload.rows.sessions,
         ),
-        **extra,
+        **beside(setup, merged, counters),
+        **handovers_of(done),
     }
     if late := [fault for fault in fleet.rules.faults if fault.down_ps > merged.end_ps]:
         numbers = ", ".join(str(fault.engine) for fault in late)

@@ -1,7 +1,7 @@
 """`run(config)`: build one run, simulate it, and sum it up."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from functools import cache
 from typing import Any, Protocol, TypeVar
@@ -99,15 +99,20 @@ def _summary(setup: Setup, recorder: Recorder, overloaded: float | None) -> dict
         setup.slo,
         setup.workload.rows.sessions,
     )
-    extra = {
-        STOPPED: overloaded,
+    extra = beside(setup, recorder, setup.scheduler.policy.counters())
+    extra |= {STOPPED: overloaded, **drafts_of(setup.scheduler)}
+    return {RUN: dict(setup.description), **summary, **extra}
+
+
+def beside(setup: Setup, recorder: Recorder, counters: Mapping[str, float]) -> dict[str, Any]:
+    """The numbers of a summary beside those that `summarize` counts. counters: of the policies."""
+    return {
+        STOPPED: None,
         OVERLOAD: behind(recorder),
         FILLING: filling_s(recorder.requests),
         PROFILE: profile_of(setup.cost),
-        COUNTERS: dict(setup.scheduler.policy.counters()),
-        **drafts_of(setup.scheduler),
+        COUNTERS: dict(counters),
     }
-    return {RUN: dict(setup.description), **summary, **extra}
 
 
 def recorded(

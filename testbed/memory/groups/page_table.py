@@ -116,7 +116,6 @@ class PageTable:
         return max(self._end_of(i, len(self.unread(i))) for i in range(len(self.dropped)))
 
     def _end_of(self, column: int, num_pages: int) -> int:
-        """The block behind the first num_pages pages of a column."""
         if column not in self.apart:
             return self.dropped[column] + num_pages
         return self.apart[column][num_pages - 1] + 1 if num_pages else 0
@@ -145,7 +144,6 @@ class PageTable:
         return self.pages[column][: max(first - self.dropped[column], 0)]
 
     def _first_block(self, column: int) -> int:
-        """The first block of which it has a page."""
         blocks = self.apart.get(column)
         return self.dropped[column] if not blocks else blocks[0]
 

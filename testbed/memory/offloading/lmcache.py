@@ -170,7 +170,6 @@ class LMCache(OutputCaching):
             self._counts.hit_tokens += num_tokens
 
     def _load(self, seq: Seq, state: Tracked, first: int, end: int) -> Move:
-        """The blocks of tokens `first` to `end` come up."""
         size, per_chunk = self.block_size, self.tier.chunk_size // self.block_size
         pairs: list[tuple[int, int]] = []
         for i in range(first // size, -(-end // size)):
@@ -251,7 +250,6 @@ class LMCache(OutputCaching):
         state.pinned = []
 
     def _chunk_keys(self, state: Tracked, seq: Seq, num_tokens: int) -> list[Key]:
-        """The keys of the whole chunks of its first num_tokens tokens."""
         per_chunk = self.tier.chunk_size // self.block_size
         full = num_tokens // self.tier.chunk_size
         if full > len(state.keys):

@@ -262,7 +262,6 @@ class VllmOffloading(OutputCaching):
         return not is_stepwise and not any(job.watched for job in self._jobs.values())
 
     def _keys(self, state: Offloaded, seq: Seq, num_tokens: int) -> list[Key]:
-        """The keys of the full blocks of its first num_tokens tokens."""
         contents, full = state.contents or (), num_tokens // self.block_size
         if full > len(state.keys):
             rest = islice(self._generated(seq, len(contents)), max(full - len(contents), 0))
@@ -271,7 +270,6 @@ class VllmOffloading(OutputCaching):
         return state.keys[:full]
 
     def _lacks(self, seq: Seq, num_tokens: int) -> int:
-        """Blocks that a sequence with slots lacks for num_tokens tokens."""
         own = len(self._tables.of(seq).blocks)
         return max(ceil_div(num_tokens, self.block_size) - own, 0)
 

@@ -60,7 +60,6 @@ class WriteBackTree(HostTree):
         return True
 
     def _drop_all(self, run: HostRun) -> list[int]:
-        """Drop a run that the host lacks, and what it has behind it."""
         for child in list(run.children.values()):
             assert isinstance(child, HostRun), "a run of this tree"
             self._drop_all(child)
@@ -89,5 +88,4 @@ class WriteBackTree(HostTree):
         return super()._evict_below(num_blocks, freed)
 
     def _may_lose(self, run: HostRun) -> bool:
-        """True if no transfer reads the copy."""
         return run.brought_by is None and not run.loads

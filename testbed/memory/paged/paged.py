@@ -238,7 +238,6 @@ class BlockMemory(LeasingPolicy):
         return self._steps_within(batch, self._pool.available())
 
     def _steps_within(self, batch: Batch, num_blocks: int) -> int:
-        """The most steps for which num_blocks blocks suffice."""
         index: BlockIndex = batch.indexes.get(self) or batch.index(self, self._index)
         if index.tails or not batch.sequences:
             return 0
@@ -335,7 +334,6 @@ class BlockMemory(LeasingPolicy):
         return NonSequenceSlots(pinned_slots, cached, (), in_transit)
 
     def _give_back(self, seq: Sequence, keep: Keep) -> None:
-        """The blocks of a sequence come back, from the device or the host."""
         if swapped := self._host.held.get(seq.seq_id):
             self._host.give_up(seq, swapped.pinned)
             self._pool.put(swapped.blocks[: swapped.pinned])

@@ -227,7 +227,6 @@ class Radix(LeasingPolicy):
         return [Grant(num_cached * self.block_size), *[Grant()] * num_others]
 
     def _hold(self, held: Held, num_tokens: int) -> None:
-        """Take the blocks that the sequence lacks for num_tokens tokens."""
         size, blocks = self.block_size, held.blocks
         missing = max(ceil_div(num_tokens, size) - len(blocks), 0)
         self._make_free(missing)
@@ -367,7 +366,6 @@ class Radix(LeasingPolicy):
         return held
 
     def _num_held(self) -> int:
-        """Blocks that are neither free nor evictable."""
         return self._pool.num_blocks - len(self._pool.free) - self._tree.num_evictable
 
     def _available(self) -> int:

@@ -91,7 +91,6 @@ class PinnedPool(CachingPool):
         self.were_cached = [True] * count
 
     def _kept_nodes(self) -> list[Node]:
-        """Evictable nodes whose blocks stay until a transfer has landed."""
         nodes = [self.index.holder[block] for block in self.kept]
         return [node for node in nodes if node is not None and node.evictable]
 
