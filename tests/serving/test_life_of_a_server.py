@@ -89,7 +89,7 @@ def test_a_client_that_leaves_within_its_body_leaves_no_traceback(server, caplog
 def test_a_wide_beam_does_not_hold_up_others(server):
     """The changes of a beam take a second to compute; another width than other tests'."""
     waits_s = []
-    body = {"n": 13, "use_beam_search": True}
+    body = {"n": 9, "use_beam_search": True}
     sender = threading.Thread(target=post, args=(server,), kwargs=body)
     with stalls_measured() as stalls:
         sender.start()
