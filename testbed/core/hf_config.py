@@ -298,14 +298,20 @@ def shape_of(name: str, fields: Fields, kind: str) -> ModelSpec:
         repeats_vocabulary=types()["whole_vocabulary"].get(kind),
         **_traits_of(kind),
     )
-    if shape.experts is not None:
-        shape = _routed(shape, fields, kind)
-    has_order = len(shape.groups) > 1 or shape.chunks
-    if has_order:
-        shape = replace(shape, layer_order=order_of(fields, kind, layers))
-    shape = with_weights(shape, fields, kind)
+    shape = with_weights(_with_unlike_layers(shape, fields, kind), fields, kind)
     fields.check_memory()
     return shape
+
+
+def _with_unlike_layers(shape: ModelSpec, fields: Fields, kind: str) -> ModelSpec:
+    """The shape with the order of its layers, if they differ, and the routing of its experts, if it
+    has any.
+    """
+    if shape.experts is not None:
+        shape = _routed(shape, fields, kind)
+    if len(shape.groups) == 1 and not shape.chunks:
+        return shape
+    return replace(shape, layer_order=order_of(fields, kind, shape.num_layers))
 
 
 def _routed(shape: ModelSpec, fields: Fields, kind: str) -> ModelSpec:
