@@ -23,34 +23,45 @@ from testbed.experiments.vllm_server.answer import Fit
 
 PAGE = Path(experiments.__file__).parent / "cli" / "JSON.md"
 SERVER = "vllm serve meta-llama/Llama-3.1-8B-Instruct"
+LARGE = "vllm serve meta-llama/Llama-3.3-70B-Instruct"
 SGLANG = "sglang serve --model-path meta-llama/Llama-3.1-8B-Instruct"
 H100 = "gpu=h100-80gb"
 SHORT = ("arrivals.duration_s=5", "arrivals.rate=1")
 LOOSE, HOPELESS = "slo.ttft_s=5", "slo.ttft_s=1e-9"
+ROUGH = ("--seeds", "1", "--precision", "0.5")
 SMALL_CHECK = ("--examples", "3", "--slots", "64", "--max-len", "32")
 # A command, whose answer is JSON of this class, and its exit code
 ANSWERS = {
     ("list", "policy"): ("Choices", 0),
     ("fits", SERVER, H100): ("Fit", 0),
     ("fits", f"{SERVER} --max-model-len 999999", H100): ("NoAnswer", 1),
-    ("fits", "vllm serve meta-llama/Llama-3.3-70B-Instruct", H100): ("NoAnswer", 1),
+    ("fits", LARGE, H100): ("NoAnswer", 1),
     ("fits", "sglang serve --model-path meta-llama/Llama-3.3-70B-Instruct", H100): ("NoAnswer", 1),
     ("fits", SGLANG, H100): ("SglangFit", 0),
     ("fits", "testbed run engine=gpu model=opt-13b", H100): ("EngineFit", 0),
     ("run", *SHORT, "outputs=summary"): ("RunAnswer", 0),
     ("run", "model=opt-175b", "server=a100-40gb-x1"): ("NoAnswer", 1),
+    ("run", "-m", "--from-vllm", LARGE, H100, "seed=0,1"): ("NoAnswer", 1),
     ("run", "-m", "policy=paged,contiguous_max", *SHORT, "--seeds", "2"): ("SweepAnswer", 0),
     ("check", "example_policy:Slabs", *SMALL_CHECK): ("CheckAnswer", 0),
     ("check", "broken:Broken", *SMALL_CHECK): ("CheckAnswer", 1),
-    ("capacity", LOOSE, *SHORT[:1], "--seeds", "1", "--precision", "0.5"): ("CapacityAnswer", 0),
+    ("capacity", LOOSE, *SHORT[:1], *ROUGH): ("CapacityAnswer", 0),
+    ("capacity", "policy=paged,contiguous_max", LOOSE, *SHORT[:1], *ROUGH): (
+        "ComparedCapacities",
+        0,
+    ),
     ("capacity", HOPELESS, *SHORT[:1], "--seeds", "1"): ("NoAnswer", 1),
+    ("capacity", "--from-vllm", LARGE, H100, LOOSE): ("NoAnswer", 1),
     ("plan", "gpu=a100-40gb", LOOSE, *SHORT, "--seeds", "1"): ("PlanAnswer", 0),
     ("plan", "gpu=a100-40gb", HOPELESS, *SHORT, "--seeds", "1"): ("PlanAnswer", 1),
     ("mend", SERVER, H100, *SHORT, "--seeds", "1"): ("MendAnswer", 0),
+    ("mend", LARGE, H100): ("NoAnswer", 1),
+    ("hits", "--from-vllm", LARGE, H100, "trace=random"): ("NoAnswer", 1),
     ("hits", "trace=random", "arrivals.rate=1", "arrivals.duration_s=9"): ("HitsAnswer", 0),
     ("compare", "a", "b"): ("ComparisonAnswer", 0),
     ("validate", "log.csv", "model=opt-13b", "--within", "1e9"): ("ValidationAnswer", 0),
     ("validate", "log.csv", "model=opt-13b", "--within", "1e-9"): ("ValidationAnswer", 1),
+    ("validate", "log.csv", "--from-vllm", LARGE, H100): ("NoAnswer", 1),
 }
 KINDS = {  # of other modules
     "Fit": Fit,
