@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from testbed.core.errors import DoesNotStart
 from testbed.core.specs import GIB
 from testbed.experiments.vllm_server.expected_error import (
     error_lines,
@@ -26,11 +27,11 @@ from testbed.vllm.memory import Terms, seen_gib, terms
 from testbed.vllm.pages import logged_lines, logged_tokens
 from testbed.vllm.releases import DEFAULT, Release
 from testbed.vllm.server import REPLICAS, Server
-from testbed.vllm.start_refusals import CONTEXT_GIB, LARGE_SHARE
+from testbed.vllm.start_refusals import CACHE_TYPE, CONTEXT_GIB, LARGE_SHARE
 
 BUDGET, CHUNKS = "--max-num-batched-tokens", "--enable-chunked-prefill"
 UNSEEN = "what torch sees of this GPU's memory is not known: usually 1 to 2% less"
-TAKES_MEMORY = "--enable-lora", "--speculative-config"
+MOVES_TOKENS = "--enable-lora", "--speculative-config", CACHE_TYPE
 ADAPTERS = "the time that adapters take is not modelled, only their memory"
 EQUAL_SHARES = 0.02  # by which tokens over a request's length and the concurrency may differ
 GRAPHS = (
@@ -48,7 +49,8 @@ class Fit:
     encoder_gib, of images, are parts of weights_gib. offloaded_tokens: of the CPU cache that the
     command asks for. assumptions: what is taken for a drafter whose shape is not at hand. unlogged:
     parts of the memory to which the error says nothing, for no logged start-up has them.
-    kv_tokens_without: kv_tokens of the same command without an option that takes memory, by option.
+    kv_tokens_without: kv_tokens of the same command without an option that changes them, by option,
+    0 if it does not start so.
     gpu_memory_gib: of one GPU, of which vLLM may use gpu_memory_utilization; seen_by_torch: false
     if only its data sheet or driver says it. num_replicas: engines of data parallelism, to each of
     which all numbers apply. num_gpus: of an engine, in all num_stages pipeline stages; the memory
@@ -211,13 +213,21 @@ def _margin_of(server: Server, memory_terms: Terms, longest_len: int) -> dict[st
 
 
 def _tokens_without(question: Question, server: Server) -> dict[str, int]:
-    """The tokens of the pool without each option that takes memory from it, by option; empty if
-    the command gives the pool.
+    """The tokens of the pool without each option that changes them, by option, 0 if no server
+    starts so; empty if the command gives the pool.
     """
-    taking = [name for name in TAKES_MEMORY if name in server.values]
     if server.pool.memory is None:
         return {}
-    return {name: num_tokens(question.without(name).server) for name in taking}
+    moving = [name for name in MOVES_TOKENS if name in server.values]
+    without = {name: _tokens_of(question.without(name)) for name in moving}
+    return {name: tokens for name, tokens in without.items() if tokens != num_tokens(server)}
+
+
+def _tokens_of(question: Question) -> int:
+    try:
+        return num_tokens(question.server)
+    except DoesNotStart:
+        return 0
 
 
 def _memory_of(server: Server, memory_terms: Terms) -> dict[str, Any]:
@@ -351,7 +361,7 @@ def _pool_lines(fit: Fit) -> Iterator[str]:
             "which logged start-ups differed: it may not start"
         )
     for option, tokens in fit.kv_tokens_without.items():
-        yield f"  without {option} {tokens:,} tokens: it takes {tokens - fit.kv_tokens:,}"
+        yield _tokens_moved(option, fit.kv_tokens - tokens, tokens)
     by_tokens = fit.kv_tokens / fit.max_model_len
     if abs(by_tokens - fit.max_concurrency) > EQUAL_SHARES * fit.max_concurrency:
         slots = fit.num_blocks * fit.block_size
@@ -368,6 +378,16 @@ def _pool_lines(fit: Fit) -> Iterator[str]:
         )
     if fit.offloaded_tokens:
         yield f"CPU cache below the GPUs: {fit.offloaded_tokens:,} tokens"
+
+
+def _tokens_moved(option: str, gained: int, without: int) -> str:
+    """The tokens that an option takes from the pool, or gives it."""
+    line = f"  without {option} {without:,} tokens: "
+    if not without:
+        return f"  without {option} it does not start"
+    if option == CACHE_TYPE:
+        return f"{line}it gives {gained:,}; what it does to the answers is not modelled"
+    return f"{line}it takes {-gained:,}"
 
 
 def _limit_lines(fit: Fit) -> Iterator[str]:

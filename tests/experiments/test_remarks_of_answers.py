@@ -79,6 +79,21 @@ def test_what_takes_memory_says_how_many_tokens_it_takes(option, words):
         assert abs(of_bytes - (plain - taken.kv_tokens) / taken.block_size) <= 1
 
 
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (f"{LLAMA} --kv-cache-dtype fp8", "it gives "),
+        (f"{LLAMA} --kv-cache-dtype fp8 --gpu-memory-utilization 0.235", "does not start"),
+        (f"{LLAMA} --kv-cache-dtype auto", ""),
+    ],
+)
+def test_an_fp8_cache_says_how_many_tokens_it_gives(words, said):
+    fp8, option = fit(words), "--kv-cache-dtype"
+    lines = [line for line in lines_of(fp8) if line.startswith(f"  without {option}")]
+    assert (len(lines), all(said in line for line in lines)) == (bool(said), True)
+    assert 2 * fp8.kv_tokens_without.get(option, 0) in (0, fp8.kv_tokens)
+
+
 def test_a_given_pool_loses_no_tokens():
     words = f"{LLAMA} --num-gpu-blocks-override 2000 --enable-lora"
     assert fit(words).kv_tokens_without == {}
