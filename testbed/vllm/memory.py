@@ -141,13 +141,13 @@ def _weights_gib(stage: Stage, limits: Limits, encoder_params: float) -> float:
 
 def _copied_columns(model: ModelSpec, limits: Limits) -> float:
     """Bytes of the columns that all tokens share, of which a GPU has those of others too; beside
-    sparse attention those of dense layers count.
+    sparse attention those of dense layers count, without pipeline stages.
     """
     is_copied = limits.divides_tokens and model.copies_shared
     if model.experts is None or not is_copied:
         return 0.0
     columns = model.num_expert_layers * model.experts.shared_size
-    if model.latent and model.latent.index_bytes:
+    if model.latent and model.latent.index_bytes and limits.num_stages == 1:
         columns += model.experts.num_dense_layers * model.ffn_size
     bits = model.weight_bits or 8 * model.dtype_bytes
     of_all = model.ffn_matrices * model.hidden_size * columns * bits / 8
