@@ -40,6 +40,7 @@ from testbed.traces.csv_lengths import CsvLengths, read_pairs
 from testbed.traces.files import read_json
 from testbed.traces.mooncake import MooncakeJsonl
 from testbed.traces.servegen import ServeGenFolder
+from testbed.traces.sharegpt import ShareGptJson
 from testbed.traces.synthetic import Fitted
 from testbed.traces.vllm_log import VllmLog
 from testbed.traces.wmt import WmtCsv
@@ -148,6 +149,7 @@ READERS = {
     "wmt -1": ("wmt.csv", rows_of(WmtCsv, registered_prefix=-1)),
     "chat": ("chat.csv", lambda path: ChatCsv(path).rows(5, 0)),
     "burstgpt": ("b.csv", rows_of(BurstGptCsv)),
+    "sharegpt": ("talks.json", rows_of(ShareGptJson, tokenizer="unused")),
     "mooncake": ("m.jsonl", rows_of(MooncakeJsonl)),
     "sessions": ("s.jsonl", rows_of(AgentSessions)),
     "servegen": ("", rows_of(ServeGenFolder)),
@@ -263,6 +265,15 @@ FILES = {
             "Timestamp,Request tokens,Response tokens\n1,0,0\n",
             (),
         ),
+    },
+    "sharegpt": {
+        "an empty list": ("[]", ()),
+        "no list": ("{}", ()),
+        "no messages": ('[{"id": 1}]', ("item 1",)),
+        "a message without text": ('[{"conversations": [{"from": "gpt"}]}]', ("item 1",)),
+        "only empty conversations": ('[{"conversations": []}]', ()),
+        "a truncated file": ('[{"conversations": [', ()),
+        "a mistake on line 2": ('[{"id": 1},\n{]', ("line 2",)),
     },
     "mooncake": {
         "no input": (moon(input_length=0), ("line 2", "input_length=0")),

@@ -4,6 +4,8 @@ words.
 
 import gzip
 
+import pytest
+
 # Of `vllm bench serve`: two requests that were answered, and one that was refused
 BENCH = {
     "input_lens": [7, 9, 5],
@@ -25,3 +27,20 @@ def put(folder, name, text):
 def pairs(rows):
     """Prompt and output lengths."""
     return list(zip(rows.prompt_len.tolist(), rows.output_len.tolist(), strict=True))
+
+
+@pytest.fixture
+def tokenizer(tmp_path):
+    """A tokenizer file that counts words, adds one BOS a text, and (wrongly for us) truncates and
+    pads.
+    """
+    tokenizers = pytest.importorskip("tokenizers", reason="needs the tokenizers extra")
+    built = tokenizers.Tokenizer(tokenizers.models.WordLevel({"<s>": 0, "?": 1}, unk_token="?"))
+    built.pre_tokenizer = tokenizers.pre_tokenizers.WhitespaceSplit()
+    built.post_processor = tokenizers.processors.TemplateProcessing(
+        single="<s> $A", special_tokens=[("<s>", 0)]
+    )
+    built.enable_truncation(4)
+    built.enable_padding(pad_token="?", pad_id=1)
+    built.save(str(tmp_path / "tokenizer.json"))
+    return str(tmp_path / "tokenizer.json")

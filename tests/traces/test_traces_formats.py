@@ -7,13 +7,49 @@ from pathlib import Path
 
 import pytest
 from refusals import refuses
-from trace_files import pairs, put
+from trace_files import pairs, put, tokenizer  # noqa: F401
 
 from testbed.traces.azure import AzureCsv
 from testbed.traces.csv_lengths import CsvLengths
 from testbed.traces.mooncake import MooncakeJsonl
+from testbed.traces.sharegpt import ShareGptJson
 from testbed.traces.vllm_log import VllmLog
 from testbed.traces.wmt import WmtCsv
+
+
+def talk(*messages):
+    return {
+        "id": "x",
+        "conversations": [{"from": sampler, "value": text} for sampler, text in messages],
+    }
+
+
+def test_sharegpt_takes_the_first_round(tmp_path, tokenizer):  # noqa: F811
+    talks = [
+        talk(("human", "one two"), ("gpt", "a b c d e"), ("human", "more"), ("gpt", "more")),
+        talk(("gpt", "cut off before"), ("user", "why"), ("assistant", "so it is")),
+        talk(("human", "unanswered")),
+        talk(("human", "blank"), ("gpt", "  ")),
+        talk(),
+    ]
+    path = put(tmp_path, "s.json", json.dumps(talks))
+    assert pairs(ShareGptJson(path, tokenizer).rows(None, 0)) == [(3, 6), (2, 4)]
+
+
+def test_bad_tokenizer_file_is_refused(tmp_path, tokenizer):  # noqa: F811
+    path = put(tmp_path, "s.json", json.dumps([talk(("human", "a"), ("gpt", "b"))]))
+    refuses(
+        r"none\.json: ",
+        lambda: ShareGptJson(path, str(tmp_path / "none.json")).rows(None, 0),
+    )
+    refuses(r"s\.json: ", lambda: ShareGptJson(path, path).rows(None, 0))
+
+
+def test_missing_tokenizers_package_is_reported(tmp_path, monkeypatch):
+    monkeypatch.setitem(__import__("sys").modules, "tokenizers", None)
+    path = put(tmp_path, "s.json", json.dumps([talk(("human", "a"), ("gpt", "b"))]))
+    refuses(r"s\.json: ", lambda: ShareGptJson(path, path).rows(None, 0))
+
 
 HEADER = "input_tokens,output_tokens\n"
 AZURE = "TIMESTAMP,ContextTokens,GeneratedTokens\n"
