@@ -7,7 +7,6 @@ constructor, which are filled in here. Hydra asks for an option when a configura
 a class is imported only if it is used.
 """
 
-import pickle
 import re
 from dataclasses import asdict
 from functools import cache
@@ -47,8 +46,6 @@ PACKAGE = "@package"  # a comment before all values: where a file places them
 HEADER = re.compile(rf"\s*#\s*{PACKAGE}[ \t]+(?P<package>\S+)[ \t]*(\n|$)")
 NOTHING = "None"  # Hydra asks for it if a default is null
 NAMED = re.compile(r"[\w.]+")  # a class by its name, neither missing nor interpolated
-# The options that were read, by their values; all pickled: read anew in a fraction of the time
-CREATED: dict[bytes, bytes] = {}
 MOST_READERS = 4  # that a refusal names
 FIGURE = "figure"  # a group of studies, which are no parts of a run
 # Of a deployment, whatever the model
@@ -84,11 +81,7 @@ class OwnOptions(ConfigSource):
         assert option is not None
         values = with_defaults(option, path.partition("/")[0])
         header = {"package": values.pop(PACKAGE, None)}
-        given = pickle.dumps(values)
-        if given not in CREATED:
-            CREATED[given] = pickle.dumps(OmegaConf.create(values))
-        config = pickle.loads(CREATED[given])
-        return ConfigResult(self.provider, f"{SCHEME}://{path}", config, header)
+        return ConfigResult(self.provider, f"{SCHEME}://{path}", OmegaConf.create(values), header)
 
     def list(self, config_path: str, results_filter: ObjectType | None) -> list[str]:
         is_of_files = results_filter in (None, ObjectType.CONFIG)
