@@ -45,6 +45,7 @@ class Reason(NamedTuple):
 
 DEFAULT = "added, with the value that leaves everything as it was"
 FACTS = "a fact of the model that vLLM's start depends on, added"
+MERGERS = "the mergers of a Qwen's encoder of images, counted too"
 OF_RELEASE = "follows from `release` now"
 ORDER = "an order is a part of a scheduler, with its old values"
 POOL = "the memory that vLLM's own start was compared with, recomputed"
@@ -78,12 +79,19 @@ DELIBERATE = tuple(
             DEFAULT,
         ),
         (r"model\.latent\.packed_bytes", ABSENT, "0", DEFAULT),
-        (r"model\.latent\.prefers_fp8", ABSENT, "null", DEFAULT),
+        (r"model\.latent\.(prefers_fp8|narrow_bits)", ABSENT, "null", DEFAULT),
         (r"model\.(\w+_params|layer_order|rope\.\w+|chunks\.\w+|states\.\w+)", ABSENT, ANY, FACTS),
-        (r"model\.(has|needs|caps|masks|drafts|gated|repeats)_\w+", ABSENT, ANY, FACTS),
+        (
+            r"model\.(has|needs|caps|masks|drafts|gated|repeats|routes|copies)_\w+",
+            ABSENT,
+            ANY,
+            FACTS,
+        ),
         (r"model\.(vision_heads|window\.is_required)", ABSENT, ANY, FACTS),
         (r"model\.max_len", "131072", "10485760", "Llama 4 Scout's, by its config.json"),
         (r"model\.vocab_size", "262144", "262208", "Gemma 3 with images, by its config.json"),
+        (r"model\.vision_params", "412425216", "572857344", MERGERS),
+        (r"model\.vision_params", "412839936", "452947968", MERGERS),
         (r"policy\.(asks_ahead|uncached_first|frees_after_run)", ANY, ABSENT, OF_RELEASE),
         (r"policy\.(num_dropped_blocks|num_hashed_behind)", ANY, ABSENT, OF_RELEASE),
         (r"policy\.max_batched_tokens", ANY, ABSENT, OF_RELEASE),
