@@ -282,7 +282,7 @@ def one_by_one(seed):
         yield Request(i, i * 10**12, length, 2, prompt_ids=tuple(prompts[-1]))
 
 
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", range(4))
 def test_chunks_change_neither_what_a_tier_stores_nor_what_is_found(seed):
     """Blocks of later chunks counted as more recent: the beginning of a prompt left first."""
     tiers = {"dram": TierSpec(gib(1200), 1e9, 1e9, 1e-5)}
