@@ -13,7 +13,6 @@ from testbed.core.units import PS as PS
 
 Column = NDArray[np.int64]
 Seconds = NDArray[np.float64]
-NEW = tuple.__new__  # as `record` of slots.py
 ROWS_AT_ONCE = 1 << 12  # of a workload that become requests
 
 
@@ -75,7 +74,7 @@ class Request(NamedTuple):
     @property
     def incoming(self) -> Incoming:
         """The request without its output length, which schedulers and policies may read."""
-        incoming: Incoming = NEW(Incoming, self[:3] + self[4:])
+        incoming: Incoming = tuple.__new__(Incoming, self[:3] + self[4:])
         return incoming
 
     @property
@@ -288,7 +287,7 @@ class Workload:
         for start in range(0, len(self.rows), ROWS_AT_ONCE):
             stop = min(start + ROWS_AT_ONCE, len(self.rows))
             for row in zip(range(start, stop), *self._columns(slice(start, stop)), strict=True):
-                yield NEW(Request, row)
+                yield tuple.__new__(Request, row)
 
     def _columns(self, some: slice) -> Iterator[Iterable[Any]]:
         """The fields of some requests behind their ids, in the order of Request's."""

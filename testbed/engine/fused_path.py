@@ -246,23 +246,22 @@ class FusedPath:
         finished: list[SequenceGroup] = []
         if not flight.repeats or steps >= self._steps_to_end:
             results = self._outputs.decoded(steps)
-        ended = results.ended
         if not flight.is_promised:
             _, finished, grown = self._scheduler.commit(flight.plan, steps, results)
         else:
             answer = self._advance(batch, steps)
-            if not isinstance(answer, Grant) or (answer.ops is not NO_OPS and answer.ops != NO_OPS):
+            if not isinstance(answer, Grant) or answer.ops != NO_OPS:
                 raise broken_promise(self._policy, steps, answer)
             grown = answer
             batch.extended += steps
             batch.steps += steps
-            if ended:  # the last step is committed with what it ends
+            if results.ended:  # the last step is committed with what it ends
                 batch.steps -= 1
                 finished = self._scheduler.commit(flight.plan, 1, results).finished
         if self._is_checked and not finished and (steps > 1 or flight.is_promised):
             audit.check_growth(self._policy, flight.usage, grown)
         memory = self._meter.close_decodes(flight, grown)
-        self._recorder.decoded(flight, memory, ended)
+        self._recorder.decoded(flight, memory, results.ended)
         for group in finished:
             self._meter.forget(group)
             self._departures.finish(group, flight.end_ps)

@@ -15,12 +15,11 @@ from testbed.core.request import PS, Request, Rows
 from testbed.core.sequence import SWAPPED, WAITING, SequenceGroup
 from testbed.core.slots import Usage
 from testbed.engine.audit import check_accounts, check_measures, parts_of_slots
-from testbed.engine.changes_at_once import changes_at_once
 from testbed.engine.executor import Flight
 from testbed.engine.fragmentation import fragmented_slots, reserved_slots, rounding_slots
 from testbed.engine.packed_rows import BATCH, Counts, PackedRows, packed
 from testbed.engine.token_gaps import STEPS, TokenClock, TokenGaps
-from testbed.engine.totals import CHANGING, Measures, SpanAccount, SpanMemory, Totals
+from testbed.engine.totals import CHANGING, Measures, SpanAccount, SpanMemory, Totals, changes_of
 from testbed.sched.plan import Plan, Results
 
 Columns = dict[str, NDArray[Any]]
@@ -282,20 +281,20 @@ class Recorder:
             return
         counts = packed(self._shapes)
         running, accounts, internal, copies, grown, shared = zip(*self._memory, strict=True)
-        steps = counts[2]
-        changes, changes_ps = changes_at_once(steps, counts[1], grown)
+        steps, durations_ps = counts[2], counts[1].tolist()
+        changes, changes_ps = changes_of(steps.tolist(), durations_ps, grown)
         self._shapes.clear()
         self._memory.clear()
-        own = packed([running, internal, copies])  # by spans
-        firsts = self._firsts(accounts, *own.T)
+        own = packed([*zip(running, internal, copies, strict=True)])
+        firsts = self._firsts(accounts, *own)
         over_time = [summed_products(column, counts[1]) for column in firsts]
         for i, more in zip(CHANGING, changes_ps, strict=True):
             over_time[i] += more
         sums = np.array(firsts) * steps
-        sums[CHANGING] += changes
+        sums[CHANGING] += packed(changes)
         check_measures(sums, self.policy)
         totals = self.totals
-        totals.busy_ps += sum(counts[1].tolist())
+        totals.busy_ps += sum(durations_ps)
         totals.iterations += int(steps.sum())
         totals.per_iteration = Measures(*map(add, totals.per_iteration, sums.sum(axis=1).tolist()))
         totals.over_time = Measures(*map(add, totals.over_time, over_time))
