@@ -1,13 +1,25 @@
 """The drift of a host between the passes of its sweeps, and the interval that it widens."""
 
 import json
+from math import sqrt
+from pathlib import Path
+from statistics import fmean
 
+import pandas as pd
 import planted_vllm as planted
 import pytest
 
 from testbed.core.shapes import read_model
-from testbed.cost.host_drift import DRIFT, drift_of_runs, drift_words
+from testbed.cost.host_drift import (
+    DRIFT,
+    OF_OTHERS,
+    PAIRS,
+    between_passes,
+    drift_of_runs,
+    drift_words,
+)
 from testbed.cost.profile import ProfileCost, read_profile
+from testbed.experiments.real import vllm_engine
 from testbed.experiments.real.vllm_engine.calibrate_vllm import lines, with_fit
 from testbed.experiments.real.vllm_engine.logged_steps import read_steps
 from testbed.experiments.real.vllm_engine.pass_drift import drift
@@ -15,6 +27,7 @@ from testbed.experiments.real.vllm_engine.sweep_profile import Machine
 from testbed.study.cost_spread import spread_of
 
 MACHINE = Machine(read_model("llama-3.1-8b"), 1, planted.SIZES, None, {"source": "measured"})
+PASSES = Path(vllm_engine.__file__).parent / "results" / "h200-llama-3.1-8b" / "sweep_passes.csv"
 SHIPPED = "vllm-0.20/h100-llama-3.1-8b-tp1"
 
 
@@ -70,6 +83,14 @@ def test_many_passes_of_one_host_count_more_than_other_hosts():
     passes = [0.8, 1.25] * 500
     of_many = drift_of_runs(fit_of(*passes))
     assert of_many == pytest.approx(0.223, rel=0.02)  # log 1.25
+
+
+def test_other_hosts_deviate_as_their_recorded_passes_do():
+    passes = pd.read_csv(PASSES)
+    ratios = passes[["launches_in_graphs_ratio", "launches_beyond_ratio"]].to_numpy().ravel()
+    of_pair = [between_passes((1.0, ratio)) for ratio in ratios]
+    assert round(sqrt(fmean(deviation**2 for deviation in of_pair)), 2) == OF_OTHERS
+    assert len(passes) == PAIRS
 
 
 def test_the_interval_is_drawn_by_sizes_left_out_and_drift(tmp_path):
