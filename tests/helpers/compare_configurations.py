@@ -78,6 +78,7 @@ DELIBERATE = tuple(
             "0",
             DEFAULT,
         ),
+        (r"model\.experts\.step", ABSENT, "1", DEFAULT),
         (r"model\.latent\.packed_bytes", ABSENT, "0", DEFAULT),
         (r"model\.latent\.(prefers_fp8|narrow_bits)", ABSENT, "null", DEFAULT),
         (r"model\.(\w+_params|layer_order|rope\.\w+|chunks\.\w+|states\.\w+)", ABSENT, ANY, FACTS),
