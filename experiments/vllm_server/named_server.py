@@ -19,6 +19,7 @@ from testbed.vllm.limits import Limits
 from testbed.vllm.memory import Terms
 from testbed.vllm.option_reader import check_release, notes_of
 from testbed.vllm.releases import DEFAULT, Release
+from testbed.vllm.scale_groups import check_scale_groups
 from testbed.vllm.server import Checkpoint, Server, limits_and_utilization, server_with
 
 LARGEST_PARALLELISM = 64
@@ -52,6 +53,8 @@ def server_of(
     speculation = None if speculative is None else speculative.speculation
     checkpoint = Checkpoint(named.shape, _model_type(named))
     server = server_with(command, checkpoint, sheet, release, of, speculation)
+    if named.config is not None and release.cuts_no_groups:
+        check_scale_groups(named.config, server.model, server.limits)
     return replace(server, option=named.option, notes=notes, speculative=speculative)
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from testbed.core.errors import DoesNotStart
-from testbed.core.hf_config import contents_of
+from testbed.core.hf_config import contents_of, text_of
 from testbed.core.hf_weights import QUANTIZATION
 from testbed.vllm.releases import Release
 
@@ -31,12 +31,8 @@ def check_checkpoint(path: Path, release: Release, asked: str | None = None) -> 
     """Raise DoesNotStart for the quantization of a config.json that the release refuses, or that is
     another than the one `asked` for.
     """
-    config = contents_of(path)
-    text = config.get("text_config")
-    quantised = config.get(QUANTIZATION) or (
-        text.get(QUANTIZATION) if isinstance(text, Mapping) else None
-    )
-    if not isinstance(quantised, Mapping):
+    quantised, _ = quantization_in(path)
+    if not quantised:
         return
     method = str(quantised.get("quant_method"))
     problem = _problem(quantised, release)
@@ -45,6 +41,14 @@ def check_checkpoint(path: Path, release: Release, asked: str | None = None) -> 
     if problem:
         key = f"{path}: {QUANTIZATION}"
         raise DoesNotStart(key=key, value=method, problem=f"vLLM does not start: {problem}")
+
+
+def quantization_in(path: Path) -> tuple[Mapping[str, Any], str]:
+    """The quantization of a config.json, empty if it has none, and the type of the model."""
+    config = contents_of(path)
+    text, _ = text_of(config)
+    quantised = config.get(QUANTIZATION) or text.get(QUANTIZATION)
+    return quantised if isinstance(quantised, Mapping) else {}, text["model_type"]
 
 
 def _problem(config: Mapping[str, Any], release: Release) -> str:

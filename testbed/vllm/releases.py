@@ -293,6 +293,13 @@ class Release:
             "model_executor/layers/fused_moe/oracle/fp8.py refine_fp8_moe_block_shape",
         ),
     ] = 128
+    cuts_no_groups: Annotated[
+        bool,
+        Fact(
+            "a GPU's share of quantised weights must be whole groups of a scale; not known before",
+            "model_executor/layers/quantization/auto_awq.py BaseAWQLinearMethod.create_weights",
+        ),
+    ] = False
     has_marlin_alone: Annotated[
         bool,
         Fact(
@@ -487,6 +494,7 @@ V0_33 = replace(
     multiplies_yarn=False,
     checks_cache_type=True,
     least_scale_block=32,
+    cuts_no_groups=True,
     takes_activation_order=False,
     pads_plain_experts=True,
     looks_up_on_gpu=True,
