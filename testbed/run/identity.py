@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from testbed.core.content_hash import content_hash
 from testbed.run.config import RunConfig
-from testbed.run.parts import Part
+from testbed.run.parts import Part, locate
 from testbed.run.plug_in_sources import plug_in_files
 
 ROOT = Path(__file__).parents[1]
@@ -69,10 +69,14 @@ def id_of(values: Mapping[str, Any], inputs: Mapping[str, Any]) -> str:
 
 
 def files_of(part: Part) -> dict[str, Path]:
-    """The data files that the parameters of a part name."""
+    """The data files that the parameters of a part name, and those that it reads beside them."""
     files = dict[str, Path]()
     for value in part.parameters.values():
         files |= files_at(value)
+    if part.name.startswith("testbed."):  # a plug-in is not imported before it is made
+        companions = getattr(locate(part.name, "part"), "companions", None)
+        for path in companions(**part.parameters) if companions else ():
+            files |= files_at(str(path))
     return files
 
 

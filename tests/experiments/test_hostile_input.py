@@ -39,6 +39,7 @@ from testbed.traces.chat import ChatCsv
 from testbed.traces.csv_lengths import CsvLengths, read_pairs
 from testbed.traces.files import read_json
 from testbed.traces.mooncake import MooncakeJsonl
+from testbed.traces.ragpulse import RagPulseJsonl
 from testbed.traces.servegen import ServeGenFolder
 from testbed.traces.sharegpt import ShareGptJson
 from testbed.traces.synthetic import Fitted
@@ -74,6 +75,14 @@ TURN = {
     "think_time": 0.0,
 }
 AGENT = {"t": 0, "type": "subagent", "duration_ms": 1000, "tool_tokens": 4, "requests": []}
+RAG = {"timestamp": "1", "input_length": 10, "output_length": 9, "hash_ids": {}, "session_id": "s"}
+RAG_PARTS = {
+    "1_sys_prompt.jsonl": '{"hash_id": 1, "token_length": 16}',
+    "2_passages.jsonl": '{"passage_id": 2, "token_length": 32}',
+    "3_history.jsonl": '{"hash_id": 3, "token_length": 8}',
+    "4_user_input.jsonl": '{"hash_id": 4, "token_length": 20}',
+    "5_web_search.jsonl": '{"hash_id": 5, "token_length": 0}',
+}
 RATES = "0,2.0,1.0,Gamma,0.5,1.0\n600,0,0,,0,0\n1200,1.0,2.0,Weibull,0.5,3.4\n"
 SERVEGEN = (
     '{"0": {"input_tokens": "{10: 0.5, 20: 0.5}", "output_tokens": "{3: 1.0}"},'
@@ -122,6 +131,12 @@ def agent(*absent, **changed):
     return session({name: value for name, value in values.items() if name not in absent})
 
 
+def rag(part=None, **changed):
+    """The files of a trace of RAGPulse; part: another content of its passages."""
+    parts = RAG_PARTS if part is None else {**RAG_PARTS, "2_passages.jsonl": json.dumps(part)}
+    return {"0_trace.jsonl": json.dumps({**RAG, **changed}), **parts}
+
+
 def servegen(rates=RATES, lengths=SERVEGEN):
     return {"chunk-3-trace.csv": rates, "chunk-3-dataset.json": lengths}
 
@@ -152,6 +167,7 @@ READERS = {
     "sharegpt": ("talks.json", rows_of(ShareGptJson, tokenizer="unused")),
     "mooncake": ("m.jsonl", rows_of(MooncakeJsonl)),
     "sessions": ("s.jsonl", rows_of(AgentSessions)),
+    "ragpulse": ("0_trace.jsonl", rows_of(RagPulseJsonl)),
     "servegen": ("", rows_of(ServeGenFolder)),
     "json": ("a.json", read_json),
     "pickle": ("lengths.pkl", read_pairs),
@@ -326,6 +342,25 @@ FILES = {
         "a request of a sub-agent": (
             agent(requests=[{**TURN, "t": "x", "in": 4, "hash_ids": [1]}]),
             ("request 1", "sub-agent", "t='x'"),
+        ),
+    },
+    "ragpulse": {
+        "an id of no part": (rag(hash_ids={"sys_prompt": [7]}), ("line 1", "hash id 7")),
+        "a switch": (rag(hash_ids={"sys_prompt": [True]}), ("line 1", "hash id True")),
+        "ids in a list": (rag(hash_ids=[]), ("line 1", "hash_ids")),
+        "a word for a time": (rag(timestamp="x"), ("line 1", "timestamp='x'")),
+        "no input": (rag(input_length=0), ("line 1", "input_length=0")),
+        "two ids of a part": (
+            rag({"passage_id": 2, "other_id": 3, "token_length": 32}),
+            ("2_passages.jsonl", "line 1"),
+        ),
+        "a text for an id of a part": (
+            rag({"passage_id": "2", "token_length": 32}),
+            ("2_passages.jsonl", "line 1"),
+        ),
+        "a negative length of a part": (
+            rag({"passage_id": 2, "token_length": -1}),
+            ("2_passages.jsonl", "line 1"),
         ),
     },
     "servegen": {

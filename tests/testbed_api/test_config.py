@@ -226,14 +226,20 @@ def test_untyped_parameter_accepts_any_value():
 
 
 def test_run_id_depends_on_every_input_file(tmp_path):
-    """Of a folder too."""
+    """A folder's files, and the files that a trace reads in addition to its own."""
     folder = tmp_path / "clients"
     folder.mkdir()
     (folder / "a.json").write_text("{}")
-    config = configured(("trace=servegen", f"trace.path={folder}", "arrivals=replay"))
-    before = run_id(config)
-    (folder / "b.json").write_text("1")
-    assert run_id(config) != before
+    (tmp_path / "0_trace.jsonl").write_text("{}")
+    passages = tmp_path / "2_passages.jsonl"
+    for override, changed in (
+        (f"trace=servegen trace.path={folder}", folder / "b.json"),
+        (f"trace=ragpulse trace.path={tmp_path / '0_trace.jsonl'}", passages),
+    ):
+        config = configured((*override.split(), "arrivals=replay"))
+        before = run_id(config)
+        changed.write_text("1")
+        assert run_id(config) != before
 
 
 @pytest.mark.parametrize(

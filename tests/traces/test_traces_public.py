@@ -20,6 +20,7 @@ from testbed.traces.chat import ChatFitted
 from testbed.traces.chat_histories import ChatHistories
 from testbed.traces.csv_lengths import PUBLISHED, CsvLengths, rows_sha256
 from testbed.traces.mooncake import MooncakeJsonl
+from testbed.traces.ragpulse import RagPulseJsonl
 from testbed.traces.servegen import ServeGenFolder, Window, arrivals
 from testbed.traces.synthetic import Fitted
 from testbed.traces.wmt import WmtCsv
@@ -49,6 +50,63 @@ def test_burstgpt_omits_failures_and_keeps_times(tmp_path):
         (54, 1),
     ]
     assert rows.arrival_s.tolist() == [0, 40, 113, 180.5, 209, 256, 262]
+
+
+def rag(tmp_path, *lines):
+    """A trace whose parts 1, 2, 3, 4 and 5 have 16, 32, 8, 20 and 0 tokens."""
+    for name, key, part, size in (
+        ("1_sys_prompt", "hash_id", 1, 16),
+        ("2_passages", "passage_id", 2, 32),
+        ("3_history", "hash_id", 3, 8),
+        ("4_user_input", "hash_id", 4, 20),
+        ("5_web_search", "hash_id", 5, 0),
+    ):
+        put(tmp_path, f"{name}.jsonl", json.dumps({key: part, "token_length": size}))
+    return RagPulseJsonl(put(tmp_path, "0_trace.jsonl", "\n".join(map(json.dumps, lines))))
+
+
+def rag_request(time, length, **parts):
+    return {
+        "timestamp": str(time),
+        "input_length": length,
+        "output_length": 9,
+        "hash_ids": parts,
+        "session_id": "s",
+    }
+
+
+def test_ragpulse_shares_ids_of_equal_parts_in_equal_positions(tmp_path):
+    every = {
+        "sys_prompt": [1],
+        "passages_ids": [2],
+        "history": [3],
+        "web_search": [5],
+        "user_input": [4],
+    }
+    rows = rag(
+        tmp_path,
+        rag_request(27, 76, **every),
+        rag_request(30, 80, **every),
+        rag_request(31, 60, sys_prompt=[1], history=[3], passages_ids=[]),
+        rag_request(32, 48, passages_ids=[2], sys_prompt=[1]),
+    ).rows(None, 0)
+    assert rows.arrival_s.tolist() == [0, 3, 4, 5]
+    # Values that no part has are the row's own; parts in another order, or further on, are others.
+    assert list(rows.prompt_ids) == [(0, 1, 2, 3, 4), (0, 1, 2, 3, 5), (0, 6, 7, 8), (0, 1, 2)]
+    assert (rows.tokens_per_id, pairs(rows)) == (16, [(76, 9), (80, 9), (60, 9), (48, 9)])
+
+
+def test_ragpulse_takes_ids_of_any_size(tmp_path):
+    rag(tmp_path)
+    put(tmp_path, "2_passages.jsonl", json.dumps({"passage_id": 2**63 + 1, "token_length": 32}))
+    line = rag_request(1, 32, passages_ids=[2**63 + 1])
+    first, second = (
+        RagPulseJsonl(put(tmp_path, "t.jsonl", f"{json.dumps(line)}\n" * 2))
+        .rows(None, 0)
+        .prompt_ids
+    )
+    assert len(first) == 2
+    assert first == second
 
 
 TRACE = "0,2.0,1.0,Gamma,0.5,1.0\n600,0,0,,0,0\n1200,1.0,2.0,Weibull,0.5,3.4\n"

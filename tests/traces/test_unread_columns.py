@@ -16,6 +16,7 @@ from testbed.traces.burstgpt import BurstGptCsv
 from testbed.traces.chat import ChatCsv
 from testbed.traces.csv_lengths import CsvLengths
 from testbed.traces.mooncake import MooncakeJsonl
+from testbed.traces.ragpulse import PART_FILES, RagPulseJsonl
 from testbed.traces.vllm_log import VllmLog
 from testbed.traces.wmt import WmtCsv
 
@@ -23,6 +24,7 @@ TURN = {"t": 0, "type": "n", "in": 64, "out": 2, "hash_ids": [1], "ttft": 0.1}
 AGENT = {"t": 9, "type": "subagent", "duration_ms": 5, "status": "done", "requests": [TURN]}
 LOGGED = {"input_toks": 8, "output_toks": 2, "scheduled_ts": 0.0}
 LOGGED |= {"queued_ts": 0.0, "first_token_ts": 1.0, "last_token_ts": 2.0}
+RAG = {"timestamp": "1", "input_length": 9, "output_length": 2, "hash_ids": {}}
 # Readers of tables: what makes one of a path, and the columns and values of a row.
 TABLES = {
     "csv": (CsvLengths, {"input_tokens": 8, "output_tokens": 2, "e2e_s": 1.5}),
@@ -60,6 +62,7 @@ TABLES = {
 # Readers of JSON lines: an item, and the objects in it that may have a further key.
 ITEMS = {
     "mooncake": (MooncakeJsonl, {"timestamp": 0, "input_length": 8, "output_length": 2}, [[]]),
+    "ragpulse": (RagPulseJsonl, RAG, [[]]),
     "log": (VllmLog, LOGGED, [[]]),
     "agent sessions": (
         AgentSessions,
@@ -94,6 +97,8 @@ def test_a_column_that_nothing_reads_is_refused(name, unread, tmp_path):
 
 
 def lines(folder, item):
+    for name in PART_FILES:
+        (folder / f"{name}.jsonl").write_text('{"hash_id": 1, "token_length": 2}\n')
     path = folder / "file.jsonl"
     path.write_text(json.dumps(item) + "\n")
     return str(path)
