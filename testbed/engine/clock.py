@@ -50,3 +50,11 @@ class Clock(ABC):
     def catch_up(self) -> int:
         """Make the calls that are due; the time now. A simulation has made them already."""
         return self.now_ps
+
+
+class SharedClock(Clock):
+    """The clock of several engines, which runs their loops by turns."""
+
+    @abstractmethod
+    def start(self, process: Process) -> Any:
+        """Begin an engine's loop; the event of its end."""

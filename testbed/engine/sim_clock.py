@@ -7,7 +7,7 @@ import simpy
 from simpy.events import NORMAL, URGENT
 
 from testbed.cost.model import UNBOUNDED
-from testbed.engine.clock import Alarm, Clock, Process
+from testbed.engine.clock import Alarm, Process, SharedClock
 from testbed.engine.packed_rows import beyond_time
 
 NEVER = -1
@@ -78,7 +78,7 @@ class SimAlarm(Alarm):
         return self._last_ps == now_ps or (self._at_ps == now_ps and self._event.processed)
 
 
-class SimClock(Clock):
+class SimClock(SharedClock):
     """SimPy's environment. alarms: of the engines on the clock, in their order."""
 
     def __init__(self, env: simpy.Environment | None = None) -> None:
@@ -102,5 +102,4 @@ class SimClock(Clock):
         return alarm
 
     def start(self, process: Process) -> simpy.Process:
-        """Begin an engine's loop; the event of its end."""
         return self.env.process(process)

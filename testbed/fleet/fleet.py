@@ -4,9 +4,9 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from testbed.core.request import PS, Request
+from testbed.engine.clock import SharedClock
 from testbed.engine.engine import Engine
 from testbed.engine.listeners import Listener
-from testbed.engine.sim_clock import SimClock
 from testbed.fleet.cache_index import CacheIndex
 from testbed.fleet.routers.router import Router, routed
 from testbed.fleet.routing_ahead import routed_ahead
@@ -41,7 +41,7 @@ class Fleet(Listener):
 
     def __init__(
         self,
-        clock: SimClock,
+        clock: SharedClock,
         make_engine: MakeEngine,
         num_engines: int,
         router: Router,
