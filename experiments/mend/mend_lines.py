@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 from testbed.experiments.mend.change_verdicts import BETTER, LEVEL, OTHER_COSTS, RELEVANT, WORSE
 from testbed.experiments.mend.goals import PREEMPTIONS
+from testbed.experiments.mend.server_changes import NOT_OF_VLLM
 from testbed.experiments.mend.trials import Mending
 from testbed.experiments.mend.tried import Tried
 from testbed.experiments.mend.window_remarks import window_remarks
@@ -44,9 +45,11 @@ def lines_of(mending: Mending) -> Iterator[str]:
         )
     if mending.best is not None:
         yield (
-            "best, and first in the table: ends all preemptions, if they are distinguishable from "
-            f"none, and makes nothing worse, else betters {mending.goal.number}"
+            "best, and first in the table: ends all preemptions and makes nothing worse, else "
+            f"betters {mending.goal.number}; of preemptions that are not distinguishable from "
+            "none: ends all and betters it"
         )
+    yield from _rejections(mending)
     yield _conclusion(mending)
     if mending.preempts:
         names = ", ".join(_with_cost(tried, mending) for tried in mending.without_preemptions)
@@ -76,7 +79,7 @@ def _conclusion(mending: Mending) -> str:
     if (best := mending.best) is None:
         return _no_option(mending)
     word, name = mending.verdicts[best.change].word, mending.goal.number
-    left = f"leaves {best.mean(PREEMPTIONS)} of {mending.server.mean(PREEMPTIONS)} {PREEMPTIONS}"
+    left = f"leaves {_left(best, mending)}"
     effect = left if best.num_preempted else "ends the preemptions, on every seed"
     rest = [*filter(None, [_losses(best, mending)]), _whether_it_keeps_up(best, mending)]
     difference, rivals = mending.difference(best, name), mending.rivals
@@ -86,6 +89,10 @@ def _conclusion(mending: Mending) -> str:
         names = ", ".join(f"{of.change.name} ({mending.difference(of, name)})" for of in rivals)
         rest.append(f"as good or better may be {names}")
     return f"{head}: {best.change.name} {effect}; {name}: {word} ({difference}); {'; '.join(rest)}"
+
+
+def _left(tried: Tried, mending: Mending) -> str:
+    return f"{tried.mean(PREEMPTIONS)} of {mending.server.mean(PREEMPTIONS)} {PREEMPTIONS}"
 
 
 def _nothing_preempted(mending: Mending) -> str:
@@ -103,6 +110,10 @@ def _whether_it_keeps_up(best: Tried, mending: Mending) -> str:
     if best.num_overloaded:
         seeds = f"{best.num_overloaded} of {len(mending.seeds)} seeds"
         return f"the server falls behind with it too, on {seeds} (less load, or more GPUs)"
+    if best.still_fills or mending.server.still_fills:
+        return (
+            "the runs are too short to tell whether the server keeps up (raise arrivals.duration_s)"
+        )
     if mending.server.num_overloaded:
         return "with it the server no longer falls behind"
     return "the server keeps up with and without it"
@@ -110,12 +121,20 @@ def _whether_it_keeps_up(best: Tried, mending: Mending) -> str:
 
 def _no_option(mending: Mending) -> str:
     name = mending.goal.number
+    gain = f"betters {name} by {RELEVANT:.0%} or more"
     remedy = " (--seeds N with more, or a longer run)"
-    if mending.better:
+    if of_vllm := [of for of in mending.better if of.change.note != NOT_OF_VLLM]:
+        leaving = of_vllm[0]
+        gain = "ends them and " + gain
+        remedy += (
+            f"; {leaving.change.name} betters {name} and leaves {_left(leaving, mending)}, which "
+            "are not distinguishable from none"
+        )
+    elif mending.better:
         remedy = f"; {mending.better[0].change.name} would better it, which vLLM lacks"
     return (
-        f"no option of vLLM ends the preemptions and makes nothing worse, or betters {name} "
-        f"by {RELEVANT:.0%} or more, distinguishably{remedy}{_fewest(mending)}"
+        f"no option of vLLM ends the preemptions and makes nothing worse, or {gain}, "
+        f"distinguishably{remedy}{_fewest(mending)}"
     )
 
 
@@ -123,10 +142,9 @@ def _fewest(mending: Mending) -> str:
     """The change with the fewest preemptions, which is not the best."""
     if (fewest := mending.fewest) is None:
         return ""
-    before, after = (of.mean(PREEMPTIONS) for of in (mending.server, fewest))
     return (
-        f"; fewest preemptions seen: {fewest.change.name}, {after} of {before} {PREEMPTIONS}, "
-        f"not distinguishable with so few ({mending.server.num_preempted} on "
+        f"; fewest preemptions seen: {fewest.change.name}, {_left(fewest, mending)}, not "
+        f"distinguishable with so few ({mending.server.num_preempted} on "
         f"{len(mending.seeds)} seeds)"
     )
 
@@ -161,11 +179,19 @@ def differences_of(mending: Mending) -> list[list[str]]:
     ]
 
 
+def _rejections(mending: Mending) -> Iterator[str]:
+    """What the server rejects, and each change that rejects another number."""
+    others = [of for of in mending.tried if of.num_rejected != mending.server.num_rejected]
+    for tried in (mending.server, *others):
+        if tried.num_rejected or others:
+            yield (
+                f"{tried.change.name}: {tried.num_rejected} of {tried.num_arrived} requests "
+                "rejected, which latencies leave out"
+            )
+
+
 def remarks_of(mending: Mending) -> Iterator[str]:
-    """Below the tables: rejections, and changes without a verdict."""
-    for tried in (mending.server, *mending.tried):
-        if tried.num_rejected:
-            yield f"{tried.change.name}: {tried.num_rejected} requests rejected"
+    """Below the tables: changes without a verdict."""
     for change, reason in mending.failed.items():
         yield f"{change.name}: no verdict: {reason}"
 

@@ -113,10 +113,10 @@ class Mending:
 
     @property
     def best(self) -> Tried | None:
-        """The best change that an option of vLLM makes: the first that ends all preemptions, which
-        are distinguishable from none, and makes nothing worse, else the first that betters the
-        goal, one that makes nothing worse before others; None without either, as with one seed,
-        which separates nothing.
+        """The best change that an option of vLLM makes: the first that ends all preemptions and
+        makes nothing worse, else the first that betters the goal, one that makes nothing worse
+        before others. Of preemptions that are not distinguishable from none it ends all and
+        betters the goal. None without either, as with one seed, which separates nothing.
         """
         is_separated = len(self.seeds) > 1
         ending = [
@@ -124,7 +124,11 @@ class Mending:
             for tried in self.without_preemptions
             if self.preempts_distinguishably and not self.worsens(tried)
         ]
-        better = sorted(self.better, key=self.worsens)
+        better = [
+            tried
+            for tried in sorted(self.better, key=self.worsens)
+            if self.preempts_distinguishably or not tried.num_preempted
+        ]
         changes = (tried for tried in (*ending, *better) if is_separated)
         return next((tried for tried in changes if tried.change.note != NOT_OF_VLLM), None)
 

@@ -9,6 +9,7 @@ from testbed.experiments.mend.goals import NUMBERS, arrivals_s
 from testbed.experiments.mend.server_changes import Change
 from testbed.run.metrics import WHILE_ARRIVING
 from testbed.run.simulate import OVERLOAD
+from testbed.run.while_arriving import is_filling
 from testbed.study.capacity_search import filling_share
 from testbed.study.replications import Interval, interval, paired
 
@@ -45,9 +46,21 @@ class Tried:
         """The largest share of the arrivals in which the server filled, of the seeds on which it
         keeps up with them; 0 if all arrive at once.
         """
-        steady = [of for of in self.summaries if of.get(WHILE_ARRIVING) and not of.get(OVERLOAD)]
+        steady = [of for of in self._steady if of.get(WHILE_ARRIVING)]
         rates = [of["requests"]["arrived"] / arrivals_s(of) for of in steady]
         return max(map(filling_share, steady, rates), default=0.0)
+
+    @property
+    def still_fills(self) -> bool:
+        """True if a seed's run is too short to tell whether the server keeps up: it still fills in
+        the second half of the arrivals, and is not known to fall behind.
+        """
+        return any(is_filling(of.get(WHILE_ARRIVING)) for of in self._steady)
+
+    @property
+    def _steady(self) -> list[Mapping[str, Any]]:
+        """The runs that are not known to fall behind."""
+        return [of for of in self.summaries if not of.get(OVERLOAD)]
 
     @property
     def num_preempted(self) -> int:

@@ -245,6 +245,33 @@ def test_preemptions_that_are_not_distinguishable_from_none_have_no_cure():
     assert mending(("alike", "", NONE_AND_ALIKE)).best is not None
 
 
+@pytest.mark.parametrize(("left", "best"), [(76, None), (0, "faster")])
+def test_a_best_change_leaves_no_preemptions_that_are_not_distinguishable_from_none(left, best):
+    as_it_is = tried((76, 5.0), (0, 5.1), (0, 5.2))
+    faster = Tried(Change("faster"), tried((left, 4.0), (0, 4.1), (0, 4.2)).summaries)
+    of_changes = {faster.change: Verdict(BETTER, 0.01, losses=("TTFT p99, s",))}
+    found = Mending(GOALS["latency"], range(3), as_it_is, [faster], of_changes, {})
+    assert (None if found.best is None else found.best.change.name) == best
+    assert any("faster betters latency, s and leaves" in of for of in lines_of(found)) == bool(left)
+
+
+def test_rejections_stand_before_the_best_change():
+    """The server's, and those of a change if it rejects another number."""
+    alike, fewer = (tried((100, 5.0), (110, 5.1), rejected=count) for count in (3, 0))
+    changes = [Tried(Change("alike"), alike.summaries), Tried(Change("fewer"), fewer.summaries)]
+    of_changes = {of.change: Verdict(UNKNOWN, 1.0) for of in changes}
+    server = Tried(NONE, alike.summaries)
+    lines = [*lines_of(Mending(GOALS["latency"], range(2), server, changes, of_changes, {}))]
+    told = [line for line in lines if "requests rejected" in line]
+    assert [line.partition(",")[0] for line in told] == [
+        "none: 6 of 2000 requests rejected",
+        "fewer: 0 of 2000 requests rejected",
+    ]
+    assert lines.index(told[0]) < next(
+        i for i, of in enumerate(lines) if of.startswith("no option")
+    )
+
+
 def test_a_server_with_a_given_pool_is_tried_with_the_one_it_computes():
     def names(blocks):
         of = served(f"{SERVER} {blocks}", ("gpu=h100-80gb",))
@@ -351,6 +378,21 @@ def test_a_seed_that_falls_behind_hides_no_other_that_fills():
     behind = {**first, "overload": BEHIND, "while_arriving": {**first["while_arriving"], LONGER: 1}}
     remarks = window_remarks(mending(("x", "", Tried(Change("x"), [behind, *others]))))
     assert any(line.startswith("x: 20.0% of the answers") for line in remarks)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        pytest.param(FASTER, "the server keeps up with and without it", id="steady"),
+        pytest.param(FILLING, "too short to tell whether the server keeps up", id="fills"),
+        pytest.param(OVERLOADED, "the server falls behind with it too", id="behind"),
+    ],
+)
+def test_a_server_that_still_fills_is_not_said_to_keep_up(change, words):
+    found = mending(("x", "", change))
+    [best] = [line for line in lines_of(found) if line.startswith("best: x ")]
+    assert words in best
+    assert ("keeps up with" in best) == (change is FASTER)
 
 
 def test_a_worse_change_that_falls_behind_leaves_the_verdicts_as_they_are():
