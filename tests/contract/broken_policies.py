@@ -757,7 +757,7 @@ class Overwritten(TieredCaching):
     """Slots that transfers read may be taken by others."""
 
     def _make_cache(self, num_blocks, order):
-        return Unpinned(num_blocks, order, self)
+        return Unpinned(num_blocks, order, self._evicting)
 
 
 class Unpinned(PinnedPool):

@@ -5,15 +5,12 @@ transcripts.
 import json
 import subprocess
 import sys
-from typing import get_args
 
 import pandas as pd
 import pytest
 from tiny_run import without_id
 
 import testbed as front
-from testbed import api
-from testbed.experiments.runs.choice_names import CUSTOM, names_of
 from testbed.memory.paged.paged import Paged
 from testbed.memory.policy import PoolSpec
 
@@ -57,12 +54,6 @@ def test_sweep_with_a_folder_reuses_finished_runs(tmp_path):
     again = front.sweep(rate=[1, 2], duration_s=10, jobs=1)
     pd.testing.assert_frame_equal(again, first[again.columns])
     assert times == {path: path.stat().st_mtime_ns for path in tmp_path.glob("*/summary.json")}
-
-
-@pytest.mark.parametrize("group", ["policy", "scheduler", "preemption"])
-def test_names_that_an_editor_completes_are_those_that_ship(group):
-    names = get_args(getattr(api, f"{group.capitalize()}Name"))
-    assert set(names) == {*names_of(group)} - {CUSTOM}
 
 
 def test_import_loads_no_slow_package():
