@@ -32,6 +32,9 @@ def lines_of(
     needed = f"{100 * answer.share:g}% of the requests meet the SLO"
     lines = [part_words(answer.about)] if answer.about else []
     lines.append(f"capacity: {text} at which {needed}: {how}")
+    if answer.too_long:
+        too_long = f"{100 * answer.too_long:.3g}% of the requests"
+        lines.append(f"  {too_long} are longer than the server takes: it rejects them at any rate")
     short = short_runs("the server", answer.filling)
     lines += [f"  {line}" for line in short]
     for of_seed in answer.seeds:

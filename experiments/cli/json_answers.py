@@ -241,6 +241,8 @@ class CapacityAnswer:
         filling: the largest share of the arrivals in which the server, empty at first, filled; by
             about this share a longer run finds less, no bound
         share: the share of requests that must meet the SLO
+        too_long: the share of requests that are longer than the server takes, which it rejects at
+            any rate: they are outside the SLO; the largest of the seeds
         costs: the source of the costs and their tested error; empty on a GPU
         future_read: what the runs read of the future, as no real server can; empty if they read
             nothing
@@ -256,6 +258,7 @@ class CapacityAnswer:
     step: float
     filling: float
     share: float
+    too_long: float
     costs: str
     future_read: str
     origin: str
@@ -570,8 +573,9 @@ def capacity_answer(
     ]
     rate = capacities.rate
     found = (rate.mean, rate.half_width, capacities.step, capacities.filling, first.share)
+    too_long = max(highest.too_long for highest in capacities.of_seed.values())
     about = (first.costs, first.future_read, first.origin, first.about)
-    return CapacityAnswer(*found, *about, _first_tokens(capacities), seeds, intervals)
+    return CapacityAnswer(*found, too_long, *about, _first_tokens(capacities), seeds, intervals)
 
 
 def _first_tokens(capacities: "Capacities") -> str:

@@ -15,6 +15,7 @@ from testbed.run.summaries import HANDOVERS, RUN, about, costs_of, origin_of
 from testbed.run.while_arriving import ARRIVED, COMPLETED
 from testbed.study.knee import NoRate, NotSustained, highest_rate
 from testbed.study.replications import Interval, interval, within_step
+from testbed.study.too_long import too_long
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -52,6 +53,8 @@ class Capacity:
             longer run finds a rate that is lower by about this share; it may be more.
         handovers: the times of hand-overs at `rate` (s) and the bytes/s of their link, with prefill
             apart; empty without.
+        too_long: the share of the requests that are longer than the server takes: it rejects them
+            at any rate, and they are outside the SLO.
     """
 
     rate: float
@@ -67,6 +70,7 @@ class Capacity:
     origin: str = ""
     about: str = ""
     handovers: Mapping[str, float] = field(default_factory=dict)
+    too_long: float = 0.0
 
     @property
     def table(self) -> "pd.DataFrame":
@@ -127,12 +131,15 @@ class CapacitySearch:
         self._folder = folder
         self._seen = seen
         self._summaries: dict[float, dict[str, Any]] = {}  # by rate
+        self._inside: dict[float, float] = {}
+        self._too_long = too_long(self._configured)
 
     def highest(self, share: float, low: float, high: float, precision: float) -> Capacity:
         """The highest rate at which this share of the requests meets the SLO; see
         `testbed.capacity`. Raises InputError for limits that make no sense.
         """
         check_search(share, low, high, precision)
+        self._too_long.check(share)
 
         def share_inside(rate: float) -> float:
             inside = self._share_inside(rate)
@@ -143,7 +150,8 @@ class CapacitySearch:
         highest = highest_rate(share_inside, share, low, high, precision)
         summaries = self._summaries
         window = summaries[highest].get(WHILE_ARRIVING) or {}
-        points = tuple((rate, *_inside(summaries[rate], rate)) for rate in sorted(summaries))
+        goodputs = {rate: of["slo"]["goodput_requests_per_s"] for rate, of in summaries.items()}
+        points = tuple((rate, self._inside[rate], goodputs[rate]) for rate in sorted(summaries))
         return Capacity(
             rate=highest,
             share=share,
@@ -158,14 +166,20 @@ class CapacitySearch:
             origin=origin_of(summaries[highest]),
             about=about(summaries[highest]),
             handovers=summaries[highest].get(HANDOVERS, {}),
+            too_long=self._too_long.share,
         )
+
+    def _configured(self, rate: float) -> RunConfig:
+        return front_end().configure(self._overrides, {**self._options, "rate": rate})
 
     def _share_inside(self, rate: float) -> float:
         summary = measured(self._overrides, {**self._options, "rate": rate}, self._folder)
         self._summaries[rate] = summary
+        inside = self._too_long.inside(summary, rate)
         if self._seen:
-            self._seen(rate, summary["slo"]["share_inside"] or 0.0)
-        return _inside(summary, rate)[0]
+            self._seen(rate, inside or 0.0)
+        self._inside[rate] = _checked(inside, summary, rate)
+        return self._inside[rate]
 
 
 def measured(
@@ -296,30 +310,31 @@ def _check_seconds(config: RunConfig) -> None:
             )
 
 
-def _inside(summary: dict[str, Any], rate: float) -> tuple[float, float]:
-    slo, arrived = summary["slo"], summary["requests"]["arrived"]
-    if arrived and summary["requests"]["rejected"] == arrived:
+def _checked(inside: float | None, summary: Mapping[str, Any], rate: float) -> float:
+    """The share inside. Raises NoRate for a rate at which a run says nothing."""
+    if inside is None:
+        raise NotSustained(
+            key=RATE,
+            value=f"{rate:g}",
+            problem=(
+                "no request that the server takes arrives in that time, and no higher rate that "
+                "was tried keeps the objectives"
+            ),
+            remedy="raise arrivals.duration_s or low, or the objectives",
+        )
+    requests = summary["requests"]
+    if requests["rejected"] == requests["arrived"]:
         raise NotSustained(
             key=RATE,
             value=f"{rate:g}",
             problem="every request is rejected, as longer than the server takes",
             remedy="raise --max-model-len or max_len, or send shorter requests",
         )
-    if slo["share_inside"] is None:
-        raise NotSustained(
-            key=RATE,
-            value=f"{rate:g}",
-            problem=(
-                "no request arrives in that time, and no higher rate that was tried keeps the "
-                "objectives"
-            ),
-            remedy="raise arrivals.duration_s or low, or the objectives",
-        )
-    if arrived > MAX_REQUESTS:
+    if requests["arrived"] > MAX_REQUESTS:
         raise NoRate(
             key=RATE, value=f"{rate:g}", problem="keeps the objectives even so; they limit nothing"
         )
-    return slo["share_inside"], slo["goodput_requests_per_s"]
+    return inside
 
 
 def _check_limits(summary: Mapping[str, Any], rate: float) -> None:

@@ -81,7 +81,27 @@ def test_a_server_that_rejects_every_request_keeps_no_rate(testbed):
     words = (*SERVER, "trace=random", "trace.input_len=3000", "arrivals.duration_s=20")
     code, _, error = testbed("capacity", *words)
     assert code == exit_codes.NO
-    assert "every request is rejected" in error
+    assert "0% of the requests fit" in error
+    assert "req/s:" not in error  # no rate was tried
+
+
+def test_an_objective_that_an_idle_server_misses_is_refused_before_any_rate(testbed):
+    words = ("policy=contiguous_max", "slo.tpot_s=0.0001", "arrivals.duration_s=20")
+    code, printed, error = testbed("capacity", *words)
+    assert (code, printed) == (exit_codes.NO, "")
+    assert "0.0001 s a token on an idle engine" in error
+    assert "req/s:" not in error
+
+
+def test_the_answer_names_the_requests_that_no_rate_serves(testbed):
+    words = ("policy=contiguous_max", "slo.ttft_s=5", "--precision", "0.5", "--seeds", "1")
+    trace = ("trace=guidellm", "trace.prompt_tokens=1700", "trace.prompt_tokens_stdev=200")
+    few = (*words, *trace, "trace.output_tokens=20", "arrivals.duration_s=60")
+    code, printed, _ = testbed("capacity", *few, "--share", "0.8", "--json")
+    answer = json.loads(printed)
+    assert code == 0
+    assert 0.02 < answer["too_long"] < 0.1
+    assert "longer than the server takes" in testbed("capacity", *few, "--share", "0.8")[1]
 
 
 def test_an_interval_is_no_narrower_than_the_step():

@@ -4,7 +4,7 @@ import pytest
 
 import testbed
 from testbed.core.errors import InputError
-from testbed.study.knee import NoRate
+from testbed.study.knee import NoRate, NotSustained
 
 SERVER = ("model=llama-3-8b", "gpu=l4", "+system=vllm-v1", "trace=random", "trace.output_len=20")
 
@@ -39,3 +39,31 @@ def test_an_objective_in_milliseconds_is_refused_before_any_run():
         )
     assert (refusal.value.key, tried) == ("slo.ttft_s", [])
     assert "did you mean 0.5?" in refusal.value.problem
+
+
+TOO_LONG = ("trace.prompt_tokens=900", "trace.prompt_tokens_stdev=80", "trace.output_tokens=20")
+LONG = (*SERVER[:3], "trace=guidellm", *TOO_LONG, "model.max_len=1024")
+
+
+def test_too_long_requests_are_counted_by_their_share_of_the_trace_at_every_rate():
+    """Rates at which the server is idle keep the same share, whatever few requests they have."""
+    tried = {}
+    found = testbed.capacity(
+        *LONG, e2e_s=5, share=0.8, precision=0.5, duration_s=20, seen=tried.__setitem__
+    )
+    assert 0.05 < found.too_long < 0.15
+    assert max(tried.values()) == pytest.approx(1 - found.too_long)
+    summary = testbed.simulate(*LONG, "slo.e2e_s=5", duration_s=20, rate=found.rate).summary
+    requests = summary["requests"]
+    taken = requests["arrived"] - requests["rejected"]
+    inside = summary["slo"]["share_inside"] * requests["arrived"] / taken
+    assert tried[found.rate] == pytest.approx(inside * (1 - found.too_long))
+
+
+def test_a_share_that_too_long_requests_leave_to_no_rate_is_refused_before_any_run():
+    tried = []
+    with pytest.raises(NotSustained, match=r"longer than the 1,024 tokens") as refusal:
+        testbed.capacity(
+            *LONG, e2e_s=5, share=0.95, duration_s=20, seen=lambda rate, _: tried.append(rate)
+        )
+    assert (refusal.value.key, tried) == ("share", [])
