@@ -55,6 +55,7 @@ def hits(
     from testbed.experiments.look.hits.hit_curves import hit_curves
     from testbed.experiments.look.hits.shown_hits import cells_of, head_of, lines_of
 
+    _check_replayed(served)
     words = served.words(overrides, config_dir or [])
     curves = hit_curves(words, _numbers(sizes), _names(orders), _report)
     _write(curves, csv, figure, html)
@@ -62,6 +63,16 @@ def hits(
         return print_json(hits_answer(curves))
     show(*lines_of(curves), plain_table(head_of(curves), cells_of(curves)))
     show(*map(str, filter(None, (csv, figure, html))))
+
+
+def _check_replayed(served: ServedCommand) -> None:
+    """Raise InputError for a server of SGLang, with its tree or without."""
+    if served.from_sglang is not None:
+        raise InputError(
+            key="--from-sglang",
+            problem="prompts come one at a time to a prefix cache of blocks, which SGLang has not",
+            remedy="leave it out; testbed run --from-sglang counts what its tree finds",
+        )
 
 
 def _write(curves: "HitCurves", csv: Path | None, figure: Path | None, html: Path | None) -> None:

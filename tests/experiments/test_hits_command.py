@@ -135,7 +135,23 @@ def test_one_pass_equals_untimed_replays_of_real_traces(tmp_path):
             assert hits == sum(replayed), (words, size)
 
 
-@pytest.mark.parametrize("word", ["policy=contiguous_max", "policy=tiered", "scheduler=vllm_v1"])
+@pytest.mark.parametrize(
+    "word", ["policy=contiguous_max", "policy=tiered", "policy=paged", "scheduler=vllm_v1"]
+)
 @pytest.mark.usefixtures("prompts")
 def test_hits_refuses_parts_that_it_does_not_replay(testbed, word):
     assert word in testbed.refused("hits", *TRACE, word, "--sizes", "2")
+
+
+@pytest.mark.parametrize(
+    ("command", "option"),
+    [
+        (("--from-vllm", "vllm serve Qwen/Qwen2.5-7B-Instruct --no-enable-prefix-caching"), "--no"),
+        (("--from-sglang", "sglang serve --model-path Qwen/Qwen2.5-7B-Instruct"), "--from-sglang"),
+    ],
+)
+def test_hits_refuses_a_server_whose_cache_it_does_not_replay(testbed, command, option):
+    words = ("gpu=l40s", "trace=chat_histories", "arrivals.duration_s=5")
+    code, printed, said = testbed("hits", *command, *words)
+    assert (code, printed) == (2, "")
+    assert option in said.splitlines()[-1]

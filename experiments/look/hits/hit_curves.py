@@ -29,7 +29,8 @@ LRU, BELADY = "lru", "belady"
 IN_ONE_PASS = {LRU: lru_hits, BELADY: most_hits}  # of all sizes together
 USUAL_BLOCK = 16  # tokens, if the trace names single tokens
 NUM_SIZES = 12
-CACHES = "paged", "prefix_caching"  # of the same blocks
+CACHE = "prefix_caching"  # of the blocks that are replayed
+WITHOUT_CACHE = "policy=paged"  # of a command with --no-enable-prefix-caching
 OnDone = Callable[[str, int], None]
 
 
@@ -158,16 +159,17 @@ def _check_cached(words: Sequence[str]) -> None:
     blocks that is replayed.
     """
     for word in words:
-        if word.startswith("scheduler=") or (
-            word.startswith("policy=") and word.partition("=")[2] not in CACHES
-        ):
+        key, _, name = word.partition("=")
+        if key == "scheduler" or (key == "policy" and name != CACHE):
+            off = word == WITHOUT_CACHE
+            option = "--no-enable-prefix-caching" if off else "the option that asks for it"
             raise InputError(
                 key=word,
                 problem=(
                     "nothing reads it, for prompts come one at a time to a prefix cache of blocks"
                 ),
                 remedy=(
-                    "leave it out, or the option of the server's command that asks for it; "
+                    f"leave it out, or {option} of the server's command; "
                     "+tier@server.tiers.dram=dram is a tier below, testbed run counts all"
                 ),
             )
