@@ -234,8 +234,8 @@ def _of_waiting(scheduler: Scheduler, cost: CostModel) -> str:
 
 
 def _of_drafts(config: RunConfig) -> str:
-    """The time that the tests of costs leave out of a run with speculation, and the share of drafts
-    that are accepted, if it is the one that is assumed.
+    """The time that the tests of costs leave out of a run with speculation, and the shares of
+    drafts that are accepted and of positions with one, if they are those that are assumed.
     """
     if config.speculation is None:
         return ""
@@ -250,7 +250,17 @@ def _of_drafts(config: RunConfig) -> str:
         if rate == ASSUMED
         else ""
     )
-    return f"; the time of drafts was not tested{assumed}"
+    return f"; the time of drafts was not tested{assumed}{_of_found(config.speculation)}"
+
+
+def _of_found(speculation: Part) -> str:
+    """The words on drafts that are looked for in the tokens and found wherever they are."""
+    if getattr(speculation.make("speculation"), "found_share", None) != 1:
+        return ""
+    return (
+        "; a draft is found at every position, at best (speculation.found_share=1; assumed if none "
+        "is given)"
+    )
 
 
 def speculation_of(config: RunConfig, cost: CostModel) -> dict[str, Any]:

@@ -61,6 +61,20 @@ def test_the_costs_say_that_the_acceptance_is_assumed_even_if_notes_are_quiet(sw
     assert "assumed" not in run(configured(words)).summary["run"]["cost_error"]
 
 
+@pytest.mark.parametrize("release", ["0.19", "0.33"])
+def test_the_costs_say_that_drafts_are_assumed_to_be_found(release):
+    ngram = f"""{LLAMA} --speculative-config '{{"method": "ngram", "num_speculative_tokens": 3}}'"""
+    load = (*LOAD, f"release={release}", "arrivals.rate=1", "arrivals.duration_s=2")
+
+    def said(command, *words):
+        taken = run(configured(expand(command, [*load, *words]))).summary["run"]["cost_error"]
+        return "speculation.found_share=1" in taken
+
+    assert said(ngram)
+    assert not said(ngram, "speculation.found_share=0.5")
+    assert not said(EAGLE)
+
+
 @pytest.mark.parametrize(
     ("option", "words"),
     [
