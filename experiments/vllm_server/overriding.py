@@ -13,6 +13,7 @@ from testbed.run.override_words import key_of
 from testbed.vllm.command import FLAG, OFF, Command
 from testbed.vllm.option_table import options_of
 from testbed.vllm.pool_sizing import BLOCKS, BYTES
+from testbed.vllm.server import REPLICAS
 
 TENSOR_PARALLEL = "--tensor-parallel-size"
 POOL_GIB = "server.kv_memory_gib"
@@ -62,6 +63,9 @@ def merged(command: Command, choices: Mapping[str, str]) -> Merged:
         values["--kv-cache-dtype"] = _cache_type(given["model.kv_dtype_bytes"])
     taken = {*OPTION_OF, "model.kv_dtype_bytes"}
     taken |= {key for key in choices if key.lstrip("~").startswith(POOL_GIB)}
+    if REPLICAS in values and "replicas" in given:  # engines behind vLLM's balancer
+        values[REPLICAS] = "1" if given["replicas"] == "null" else given["replicas"]
+        taken.add("replicas")
     pool = given.get(POOL_GIB)
     if pool is not None and (gib := _pool_gib(pool)) is not None:
         values[BYTES] = str(int(gib * GIB) // int(values.get(TENSOR_PARALLEL, "1")))

@@ -26,7 +26,8 @@ def notes_of(expand, command, *words):
         ("model=llama-3.1-8b", "Qwen/Qwen3-8B"),
         ("server.num_gpus=4", "--tensor-parallel-size 4 in place of 2"),
         ("server.num_blocks=8000", "--num-gpu-blocks-override 8000 in place of 9000"),
-        ("replicas=2", "replicas=2 in place of replicas=4"),
+        ("replicas=2", "--data-parallel-size 2 in place of 4"),
+        ("replicas=null", "--data-parallel-size 1 in place of 4"),
     ],
 )
 def test_an_override_says_what_of_the_command_it_replaces(word, replaced):
@@ -82,3 +83,11 @@ def test_a_key_that_is_given_twice_is_said():
     words = ("run", "arrivals.rate=4", "seed=1", "+arrivals.rate=8", "seed=1", "-m", "--figure=a")
     [note] = displaced_words(words)
     assert note.startswith("+arrivals.rate=8 in place of arrivals.rate=4")
+
+
+def test_the_replicas_that_run_are_those_that_the_start_says():
+    notes = list[str]()
+    words = of_vllm.expand(COMMAND, [GPU, "replicas=2"], notes.append)
+    assert [word for word in words if word.startswith("replicas=")] == ["replicas=2"]
+    [said] = [note for note in notes if " replicas (" in note]
+    assert "2 replicas" in said
