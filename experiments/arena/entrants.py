@@ -107,10 +107,26 @@ def values_of(entrant: Entrant) -> dict[str, Any]:
     return {over.key_or_group.rpartition(".")[2]: over.value() for over in overrides}
 
 
+def check_named(text: str) -> None:
+    """Raise InputError for the text of an entrant that names no part and no file. Classes, which
+    would be imported, are left to `entrant_of`.
+    """
+    chosen = _parts(text)[0]
+    name = _group_and_name(chosen)[1]
+    if FILE_MARK in name:
+        _path_of(name)
+    elif ":" not in name:
+        _plain_entrant(chosen)
+
+
+def _group_and_name(text: str) -> tuple[str, str]:
+    head, equals, tail = text.partition("=")
+    return (head, tail) if equals and head in KINDS else ("", text)
+
+
 def _plain_entrant(text: str) -> Entrant:
     """The entrant of a text without parameters."""
-    head, equals, tail = text.partition("=")
-    group, name = (head, tail) if equals and head in KINDS else ("", text)
+    group, name = _group_and_name(text)
     if FILE_MARK in name:
         return _of_file(name)
     if ":" in name:
@@ -134,13 +150,18 @@ def _problem(name: str, kinds: Sequence[str]) -> str:
 
 def _of_file(name: str) -> Entrant:
     """The class of a file, whose module is found in the file's folder."""
-    file, _, cls = name.rpartition(":")
-    path = Path(file).resolve()
-    if not path.is_file():
-        raise InputError(key=name, problem=f"there is no file {file}", remedy="give FILE.py:CLASS")
+    path, cls = _path_of(name), name.rpartition(":")[2]
     sys.path.insert(0, str(path.parent))
     entrant = _of_class(name, f"{path.stem}:{cls}")
     return Entrant(name, entrant.kind, entrant.words, str(path.parent), content_hash(path))
+
+
+def _path_of(name: str) -> Path:
+    file = name.rpartition(":")[0]
+    path = Path(file).resolve()
+    if not path.is_file():
+        raise InputError(key=name, problem=f"there is no file {file}", remedy="give FILE.py:CLASS")
+    return path
 
 
 def _of_class(name: str, target: str) -> Entrant:

@@ -23,6 +23,7 @@ from testbed.experiments.arena.entrants import (
     POLICY,
     STORE,
     Entrant,
+    check_named,
     entrant_of,
     values_of,
 )
@@ -142,8 +143,8 @@ def digest(text: str) -> str:
 
 
 def play(names: Sequence[str], suite: Suite, rules: Rules, folder: Path, launch: Launch) -> Games:
-    """All games of the named entrants and of the bounds. Raises InputError if a bound fails, and
-    its AnswerIsNo if no entrant may play, before the bounds take minutes.
+    """All games of the named entrants and of the bounds. Raises InputError for a name of no part
+    and if a bound fails, and its AnswerIsNo if no entrant may play, before the bounds take minutes.
     """
     entrants, out = admit(names, rules)
     if out and not entrants:
@@ -190,9 +191,10 @@ def admit(names: Sequence[str], rules: Rules) -> tuple[list[Entrant], dict[str, 
     """The entrants that keep their contract, and why the others do not play, by name."""
     entrants, out = list[Entrant](), dict[str, str]()
     bounds = {bound.name for bound in BOUNDS}
-    for name in dict.fromkeys(names):
-        if name in bounds:
-            continue
+    others = [name for name in dict.fromkeys(names) if name not in bounds]
+    for name in others:
+        check_named(name)
+    for name in others:
         _print_status(f"checks the contract of {name}")
         answer = isolated(admitted, name, rules, limit_s=CHECK_S)
         if isinstance(answer, Failure):

@@ -349,6 +349,8 @@ def test_a_score_is_beside_lru_and_deterministic(monkeypatch):
 
 def test_unknown_suites_and_entrants_are_refused(testbed):
     assert "quick" in testbed.refused("arena", "lru_k", "--suite", "quik")
+    assert "mean sieve" in testbed.refused("arena", "lru_k", "siev,k=2")  # before lru_k's check
+    assert "no file" in testbed.refused("arena", "policy=nix.py:Nix")
     with pytest.raises(InputError, match="no part"):
         entrant_of("lfru")
     with pytest.raises(InputError, match="--suite"):
