@@ -1,6 +1,6 @@
 """The answer of `testbed fits`: the memory of a server, and vLLM's own two lines."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -33,6 +33,7 @@ BUDGET, CHUNKS = "--max-num-batched-tokens", "--enable-chunked-prefill"
 UNSEEN = "what torch sees of this GPU's memory is not known: usually 1 to 2% less"
 MOVES_TOKENS = "--enable-lora", "--speculative-config", CACHE_TYPE
 ADAPTERS = "the time that adapters take is not modelled, only their memory"
+WATERMARK = "policy.watermark"
 EQUAL_SHARES = 0.02  # by which tokens over a request's length and the concurrency may differ
 GRAPHS = (
     "CUDA graphs take 0.5 to 1.9 GiB of the {left:.2f} GiB that are not usable: this release "
@@ -278,16 +279,19 @@ def kv_lines(server: Server) -> list[str]:
     return logged_lines(num_tokens(server), server.model.max_len, concurrency(server))
 
 
-def rule_lines(server: Server) -> list[str]:
-    """The rules that follow from the release and the command, one line."""
+def rule_lines(server: Server, choices: Mapping[str, str]) -> list[str]:
+    """The rules that follow from the release and the command, one line. choices: overrides by key;
+    another policy has a watermark of its own, which its summary says.
+    """
     values = server.values
     reserves = values.get("--scheduler-reserve-full-isl") != OFF
     admission = "its whole prompt" if reserves else "its first chunk"
     groups = len(server.pages.windows)
     null = "page, of one group" if groups > 1 else "block"
+    watermark = "" if choices.keys() & {"policy", WATERMARK} else "no watermark, "
     return [
-        f"vLLM {server.release.number}: a request is admitted if {admission} fits, no "
-        f"watermark, one null {null}; pages of {server.pages.page_bytes:,} bytes, {groups} to a "
+        f"vLLM {server.release.number}: a request is admitted if {admission} fits, "
+        f"{watermark}one null {null}; pages of {server.pages.page_bytes:,} bytes, {groups} to a "
         f"block of {server.pages.block_size} tokens"
     ]
 

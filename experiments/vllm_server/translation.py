@@ -78,18 +78,18 @@ def expand(command: str | None, others: Sequence[str], on_note: OnNote = print_n
         on_note(f"{SERVE}: {'; '.join(replaced)}")
     if left_out:
         on_note(f"{SERVE}: left out, for {choices['policy']} takes none: {' '.join(left_out)}")
-    for line in _start_up_lines(server):
+    for line in _start_up_lines(server, choices):
         on_note(f"{SERVE}: {line}")
     for note in server.notes:
         on_note(f"{SERVE}: harmless, ignored: {note}")
     return [*from_command, *from_user]
 
 
-def _start_up_lines(server: Server) -> tuple[str, ...]:
+def _start_up_lines(server: Server, choices: Mapping[str, str]) -> tuple[str, ...]:
     """The lines that vLLM would log about its rules and its pool, those of drafts last."""
     replicas = replica_lines(int(server.values.get(REPLICAS, 1)))
     of_drafts = () if server.speculative is None else server.speculative.all_notes
-    return (*rule_lines(server), *replicas, *kv_lines(server), *of_drafts)
+    return (*rule_lines(server, choices), *replicas, *kv_lines(server), *of_drafts)
 
 
 class Served(NamedTuple):

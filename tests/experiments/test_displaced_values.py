@@ -91,3 +91,14 @@ def test_the_replicas_that_run_are_those_that_the_start_says():
     assert [word for word in words if word.startswith("replicas=")] == ["replicas=2"]
     [said] = [note for note in notes if " replicas (" in note]
     assert "2 replicas" in said
+
+
+@pytest.mark.parametrize("word", ["policy=paged", "policy.watermark=0.02"])
+def test_only_the_servers_own_policy_is_said_to_have_no_watermark(word):
+    def notes(*words):
+        said = list[str]()
+        of_vllm.expand("vllm serve Qwen/Qwen3-8B", [GPU, *words], said.append)
+        return " ".join(said)
+
+    assert "no watermark" in notes()
+    assert "no watermark" not in notes(word)
