@@ -1,6 +1,7 @@
 """Conversations of normally distributed lengths, as GuideLLM's synthetic text has them."""
 
 from dataclasses import dataclass, replace
+from statistics import NormalDist
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,6 +16,7 @@ from testbed.traces.reader import Trace, stream
 Table = NDArray[Any]  # [conversations, turns]
 
 WIDTH = 5  # a length is at most so many standard deviations from the mean
+FAR_OFF = 0.1  # of a mean that is asked: cuts that move it further are said
 
 
 class Spread(NamedTuple):
@@ -35,6 +37,18 @@ class Spread(NamedTuple):
         reach = WIDTH * (self.stdev or 0)
         least = max(self.floor, self.mean - reach) if self.least is None else self.least
         return least, self.mean + reach if self.most is None else self.most
+
+    @property
+    def drawn_mean(self) -> float:
+        """The mean of what is drawn, which cuts and uniform limits move from the one asked."""
+        least, most = self.limits
+        if not self.stdev:
+            return (least + most) / 2
+        bell = NormalDist()
+        low, high = ((limit - self.mean) / self.stdev for limit in (least, most))
+        below, above = bell.cdf(low), bell.cdf(-high)
+        between = self.mean * (1 - below - above) + self.stdev * (bell.pdf(low) - bell.pdf(high))
+        return least * below + most * above + between
 
     def draw(self, size: int, rng: np.random.Generator) -> Table:
         """Draws by GuideLLM's rule: normal and cut; without a deviation any value between the
@@ -115,6 +129,19 @@ class NormalLengths(Trace):
                 problem=f"{kind} would be from {lowest:g} to {highest:g} {unit}",
                 remedy=f"give {low} and {high} on both sides of it",
             )
+
+    def lengths_note(self) -> str | None:
+        """The mean lengths that the limits move far from those asked; None if they move none."""
+        moved = []
+        for name in ("prompt_tokens", "output_tokens"):
+            spread = self._spread(name)
+            if abs(spread.drawn_mean - spread.mean) > FAR_OFF * spread.mean:
+                least, most = spread.limits
+                moved.append(
+                    f"trace.{name}={spread.mean:g} draws a mean of {spread.drawn_mean:,.0f}, for "
+                    f"lengths are from {least:,.0f} to {most:,.0f}, as GuideLLM's"
+                )
+        return "; ".join(moved) or None
 
     def rows(self, num_rows: int | None, seed: int, max_len: int | None = None) -> Rows:
         """num_rows conversations of one turn; with None num_conversations of all their turns."""

@@ -28,7 +28,7 @@ from testbed.run.description import (
     describe,
     samples_note,
     servers_of,
-    unread_note,
+    trace_note,
 )
 from testbed.run.machine import cost_of, make_pool
 from testbed.run.parts import Part
@@ -80,7 +80,7 @@ class Setup:
             CONTENTS: contents_note(self.scheduler.memory, self.workload)
             or answers_note(self.scheduler.memory, self.workload),
             SAMPLES: samples_note(self.cost, self.workload),
-            UNREAD: unread_note(self.scheduler, self.workload),
+            UNREAD: trace_note(self.config.trace, self.scheduler, self.workload),
         }
 
     @property

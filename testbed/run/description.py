@@ -157,7 +157,17 @@ def answers_note(memory: Capabilities, workload: Workload) -> str | None:
     )
 
 
-def unread_note(scheduler: Scheduler, workload: Workload) -> str | None:
+def trace_note(trace: Part, scheduler: Scheduler, workload: Workload) -> str | None:
+    """The trace's own note on what it draws, and that on columns that are not read."""
+    own = (
+        trace.make("trace").lengths_note()
+        if hasattr(trace.maker("trace"), "lengths_note")
+        else None
+    )
+    return "; ".join(filter(None, (own, _unread_note(scheduler, workload)))) or None
+
+
+def _unread_note(scheduler: Scheduler, workload: Workload) -> str | None:
     """The columns of the trace that this run does not read, with the options that would; None if it
     reads all.
     """

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 from refusals import refuses
 
-from testbed.traces.normal_lengths import NormalLengths
+from testbed import simulate
+from testbed.traces.normal_lengths import NormalLengths, Spread
 from testbed.traces.random_lengths import RandomLengths
 
 DRAWS = 10_000
@@ -111,6 +112,31 @@ def test_without_a_deviation_lengths_are_uniform_between_limits():
     rows = trace.rows(DRAWS, 0)
     assert is_uniform(rows.prompt_len, 5, 20)
     assert set(rows.output_len.tolist()) == {3}
+
+
+@pytest.mark.parametrize(
+    ("options", "is_said"),
+    [
+        ({"prompt_tokens_stdev": 5000}, True),
+        ({"prompt_tokens_max": 5000}, True),
+        ({"prompt_tokens_stdev": 400, "prompt_tokens_max": 1200}, False),
+        ({"prompt_tokens_stdev": 400}, False),
+    ],
+)
+def test_a_mean_that_limits_move_is_said(options, is_said):
+    trace = NormalLengths(prompt_tokens=1000, output_tokens=9, **options)
+    stdev, most = (options.get(f"prompt_tokens_{name}") for name in ("stdev", "max"))
+    drawn = trace.rows(200_000, 0).prompt_len.mean()
+    assert Spread(1000, stdev, None, most).drawn_mean == pytest.approx(drawn, rel=0.01)
+    assert (trace.lengths_note() is not None) == is_said
+
+
+def test_a_run_says_the_mean_that_limits_move():
+    words = ("trace=guidellm", "trace.prompt_tokens=100", "trace.output_tokens=9")
+    few = {"rate": 1, "duration_s": 3}
+    run = simulate(*words, "trace.prompt_tokens_stdev=500", **few).summary["run"]
+    assert "trace.prompt_tokens=100 draws a mean of" in run["unread_note"]
+    assert simulate(*words, **few).summary["run"]["unread_note"] is None
 
 
 def talks(**options):
