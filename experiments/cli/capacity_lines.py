@@ -22,12 +22,14 @@ def lines_of(
 
     rates = [of_seed.rate for of_seed in answer.seeds]
     mean = Interval(answer.rate, answer.half_width, len(rates))
-    text = f"{mean.beside(differences)} req/s" if len(rates) > 1 else f"about {mean.mean:.2g} req/s"
+    shown = [float(f"{rate:.3g}") for rate in rates]
+    text = f"about {mean.mean:.2g} req/s"
     how = "one seed, whose error is not known (--seeds 3 gives a range)"
     if len(rates) > 1:
+        text = f"{mean.beside(differences, shown)} req/s"
         how = (
-            f"95% interval of {len(rates)} seeds (Student's t), which found {min(rates):.3g} to "
-            f"{max(rates):.3g} in steps of {answer.step:.2g}"
+            f"95% interval of {len(rates)} seeds (Student's t), which found {min(shown):g} to "
+            f"{max(shown):g} in steps of {answer.step:.2g}"
         )
     needed = f"{100 * answer.share:g}% of the requests meet the SLO"
     lines = [part_words(answer.about)] if answer.about else []

@@ -30,9 +30,10 @@ class Interval(NamedTuple):
         """
         return self.beside([])
 
-    def beside(self, differences: Sequence["Interval"]) -> str:
+    def beside(self, differences: Sequence["Interval"], values: Sequence[float] = ()) -> str:
         """`str`, with no fewer decimal places than differences from it that stand near and are
-        distinguishable from zero have: else 7 and 7 would differ by 0.4.
+        distinguishable from zero have: else 7 and 7 would differ by 0.4. values: its own if they
+        stand near, among which the mean stays: else 20 would be the mean of 23 and 25.
         """
         known = [of._places for of in differences if not of.includes_zero]
         needed = [places for places in known if places is not None]
@@ -41,9 +42,16 @@ class Interval(NamedTuple):
             fewest = max([0, *needed])
             is_enough = len(text.partition(".")[2]) >= fewest
             return text if is_enough else f"{self.mean:,.{fewest}f}"
-        places = max([self._places, *needed])
+        places = self._among(values, max([self._places, *needed]))
         shown = [round(value, places) for value in (self.mean, self.half_width or 0.0)]
         return " ± ".join(f"{value:,.{max(places, 0)}f}" for value in shown)
+
+    def _among(self, values: Sequence[float], fewest: int) -> int:
+        """Decimal places, up to two more, at which the rounded mean is none beyond the values."""
+        for places in (fewest, fewest + 1):
+            if not values or min(values) <= round(self.mean, places) <= max(values):
+                return places
+        return fewest + 2
 
     @property
     def _places(self) -> int | None:

@@ -86,6 +86,19 @@ def test_a_mean_has_the_digits_of_a_difference_beside_it(mean, half_width, diffe
     assert Interval(mean, half_width, 3).beside([Interval(*difference, 3)]) == text
 
 
+@pytest.mark.parametrize(
+    ("mean", "half_width", "values", "text"),
+    [
+        (24.05, 20.1, (22.9, 25.2), "24 ± 20"),
+        (8.17, 2.1, (7.49, 8.85), "8 ± 2"),
+        (1.57, 0.31, (1.57, 1.57), "1.57 ± 0.31"),
+        (153.2, 28.0, (153.0, 153.4), "153 ± 28"),
+    ],
+)
+def test_a_mean_stays_among_the_values_beside_it(mean, half_width, values, text):
+    assert Interval(mean, half_width, 2).beside([], values) == text
+
+
 def test_width_beginning_with_one_keeps_its_second_digit():
     assert decimals(0.14) == 2
     assert decimals(0.24) == 1
