@@ -89,7 +89,23 @@ def _start_up_lines(server: Server, choices: Mapping[str, str]) -> tuple[str, ..
     """The lines that vLLM would log about its rules and its pool, those of drafts last."""
     replicas = replica_lines(int(server.values.get(REPLICAS, 1)))
     of_drafts = () if server.speculative is None else server.speculative.all_notes
-    return (*rule_lines(server, choices), *replicas, *kv_lines(server), *of_drafts)
+    lines = (*rule_lines(server, choices), *replicas, *kv_lines(server))
+    return (*lines, *_small_pool_lines(server), *of_drafts)
+
+
+def _small_pool_lines(server: Server) -> list[str]:
+    """The line on given blocks that do not hold the longest sequence, which older releases of vLLM
+    start with.
+    """
+    most = server.model.max_len
+    longest = server.pages.longest(server.pool.num_blocks - 1, most)  # one block is null
+    if BLOCKS not in server.values or longest == most:
+        return []
+    return [
+        f"{server.pool.num_blocks:,} blocks hold {longest:,} of max_model_len {most:,} tokens: "
+        f"vLLM {server.release.number} starts, but longer requests never run, and are rejected "
+        "here (give more blocks)"
+    ]
 
 
 class Served(NamedTuple):

@@ -102,3 +102,14 @@ def test_only_the_servers_own_policy_is_said_to_have_no_watermark(word):
 
     assert "no watermark" in notes()
     assert "no watermark" not in notes(word)
+
+
+@pytest.mark.parametrize(("blocks", "is_said"), [(512, True), (513, False)])  # one is null
+@pytest.mark.parametrize("in_command", [True, False])
+def test_blocks_that_do_not_hold_the_longest_sequence_are_said(blocks, is_said, in_command):
+    option, word = f" --num-gpu-blocks-override {blocks}", f"server.num_blocks={blocks}"
+    command = f"vllm serve Qwen/Qwen3-8B --max-model-len 8192{option if in_command else ''}"
+    notes = list[str]()
+    of_vllm.expand(command, [GPU, *([] if in_command else [word])], notes.append)
+    assert any("hold 8,176" in note for note in notes) == is_said
+    assert any("never run" in note for note in notes) == is_said
