@@ -73,7 +73,7 @@ def files_of(part: Part) -> dict[str, Path]:
     files = dict[str, Path]()
     for value in part.parameters.values():
         files |= files_at(value)
-    if part.name.startswith("testbed."):  # a plug-in is not imported before it is made
+    if files and part.name.startswith("testbed."):  # a plug-in is not imported before it is made
         companions = getattr(locate(part.name, "part"), "companions", None)
         for path in companions(**part.parameters) if companions else ():
             files |= files_at(str(path))
