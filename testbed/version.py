@@ -35,5 +35,7 @@ def commit(tree: Path = TREE) -> str | None:
     except (OSError, subprocess.SubprocessError):
         return None
     last = COMMIT.search(state)
+    if last is None:
+        return None
     differs = any(not line.startswith("#") for line in state.splitlines())
-    return last and last[1] + "+" * differs
+    return f"{last[1]}+" if differs else last[1]

@@ -180,7 +180,7 @@ def differences_of(mending: Mending) -> list[list[str]]:
 
 
 def _rejections(mending: Mending) -> Iterator[str]:
-    """What the server rejects, and each change that rejects another number."""
+    """The requests that the server rejects, and each change that rejects another number."""
     others = [of for of in mending.tried if of.num_rejected != mending.server.num_rejected]
     for tried in (mending.server, *others):
         if tried.num_rejected or others:

@@ -139,7 +139,7 @@ def behind(recorder: Recorder) -> dict[str, float] | None:
     """See `testbed.run.metrics.overload`; a rejected request never waits."""
     columns = recorder.requests.columns()
     request_ids = columns["request_id"].tolist()
-    accepted = np.array([one not in recorder.rejections for one in request_ids], np.bool_)
+    accepted = np.array([number not in recorder.rejections for number in request_ids], np.bool_)
     first_ps = columns["first_token_ps"][accepted]
     first_s = np.where(first_ps < 0, np.nan, first_ps / PS)
     return overload(columns["arrival_ps"][accepted] / PS, first_s)

@@ -262,12 +262,12 @@ def test_rejections_stand_before_the_best_change():
     of_changes = {of.change: Verdict(UNKNOWN, 1.0) for of in changes}
     server = Tried(NONE, alike.summaries)
     lines = [*lines_of(Mending(GOALS["latency"], range(2), server, changes, of_changes, {}))]
-    told = [line for line in lines if "requests rejected" in line]
-    assert [line.partition(",")[0] for line in told] == [
+    rejections = [line for line in lines if "requests rejected" in line]
+    assert [line.partition(",")[0] for line in rejections] == [
         "none: 6 of 2000 requests rejected",
         "fewer: 0 of 2000 requests rejected",
     ]
-    assert lines.index(told[0]) < next(
+    assert lines.index(rejections[0]) < next(
         i for i, of in enumerate(lines) if of.startswith("no option")
     )
 
