@@ -268,8 +268,8 @@ def test_served_loads_stand_beside_a_profile_that_decodes_alone_have_tested():
 
 
 def test_the_errors_of_served_loads_are_those_of_their_logs():
-    rows = [row for row in table_rows(SERVED_LOADS) if row["folder"] == "pressure-5"]
-    folder = LOGS / "pressure-5"
+    rows = [row for row in table_rows(SERVED_LOADS) if row["folder"] == "pressure-6"]
+    folder = LOGS / "pressure-6"
     predictions = json.loads((folder / "predicted.json").read_text())["predictions"]
     assert {row["load"] for row in rows} == set(predictions)
     for row in rows:
