@@ -2,30 +2,41 @@
 
 import re
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
+
+from testbed.core.hf_linears import Linear
+from testbed.core.hf_schemes import scheme_of
 
 # Ends of a name that change neither the shape nor the weights' type.
 TRAINING = re.compile(
     r"-(instruct|chat|hf|it|base|pt|thinking|qat|preview|sft|dpo|bf16|\d{4}|v1(\.\d+)?)$"
 )
 NVIDIA = "nvidia"
+ANY_LAYER = Linear("o_proj", ("o_proj",), 0)
 VERSION = re.compile(r"-(instruct|chat)-(v\d+(\.\d+)?)$")
 
 
 class Name(NamedTuple):
     """Our name of a model, with what its own name changes of the shape; None: nothing.
 
-    max_len: the longest sequence in tokens. weight_bits: of a weight of the layers, and whether
-    these multiply activations in FP8 (fp8_products).
+    max_len: the longest sequence in tokens. quantization: of the layers' weights, as a config.json
+    would have it, and whether they multiply activations in FP8 (fp8_products).
     """
 
     model: str
     max_len: int | None = None
-    weight_bits: float | None = None
+    quantization: Mapping[str, Any] = MappingProxyType({})
     fp8_products: bool | None = None
+
+    @property
+    def weight_bits(self) -> float | None:
+        """Bits of a weight of the layers, with its share of scales; None: those of the model."""
+        bits_of = scheme_of(self.quantization) if self.quantization else None
+        return bits_of(ANY_LAYER) if bits_of else None
 
 
 class Quantised(NamedTuple):
@@ -74,11 +85,11 @@ def name_of(hf_name: str, models: Sequence[str]) -> Name:
     owner, _, short = whole.rpartition("/")
     short = short.removeprefix("meta-")
     short, quantiser = _without_quantiser(short, owner)
-    bits = quantiser.get("bits")
-    if bits and owner == NVIDIA:
+    if quantiser and owner == NVIDIA:
         return Name(hf_name)
     model, max_len = _unquantised(short, models)
-    return Name(model, max_len, bits, quantiser.get("fp8_products"))
+    quantization = quantiser.get("quantization", {})
+    return Name(model, max_len, quantization, quantiser.get("fp8_products"))
 
 
 def _without_quantiser(short: str, owner: str = "") -> tuple[str, dict[str, Any]]:

@@ -24,17 +24,20 @@ from testbed.experiments.runs.model_naming import (
     quantised_by_name,
 )
 from testbed.experiments.runs.yaml_values import yaml_values
+from testbed.vllm.checkpoints import Quantization
 
 
 class Named(NamedTuple):
     """A model's shape, and the option of ours that selects it.
 
     config: the config.json that the shape was read from, of a model that does not ship.
+    quantization: that which the name says.
     """
 
     shape: ModelSpec
     option: str
     config: Path | None = None
+    quantization: Quantization = Quantization()
 
 
 def model_named(
@@ -62,7 +65,8 @@ def model_named(
         return Named(model_of(own, transformers=transformers), _of_folder(own), own)
     meant = name_of(name, names_of("model", folders))
     if meant.model in model_names():
-        return Named(_changed(read_model(meant.model), meant), meant.model)
+        said = Quantization(meant.quantization)
+        return Named(_changed(read_model(meant.model), meant), meant.model, quantization=said)
     files = files_of("model", folders)
     if meant.model in files:
         path = files[meant.model]

@@ -13,13 +13,12 @@ from testbed.experiments.vllm_server.hosts import starting
 from testbed.experiments.vllm_server.named import Named, gpu_named, model_named
 from testbed.experiments.vllm_server.speculative_config import check_own_layers, speculative_of
 from testbed.vllm.checkpoints import OPTION as QUANTIZATION
-from testbed.vllm.checkpoints import check_checkpoint
+from testbed.vllm.checkpoints import check_checkpoint, quantization_in
 from testbed.vllm.command import Command
 from testbed.vllm.limits import Limits
 from testbed.vllm.memory import Terms
 from testbed.vllm.option_reader import check_release, notes_of
 from testbed.vllm.releases import DEFAULT, Release
-from testbed.vllm.scale_groups import check_scale_groups
 from testbed.vllm.server import Checkpoint, Server, limits_and_utilization, server_with
 
 LARGEST_PARALLELISM = 64
@@ -51,10 +50,9 @@ def server_of(
     speculative = speculative_of(command.values.get("--speculative-config"), release, folders)
     check_own_layers(speculative, named.shape)
     speculation = None if speculative is None else speculative.speculation
-    checkpoint = Checkpoint(named.shape, _model_type(named))
+    quantization = quantization_in(named.config) if named.config else named.quantization
+    checkpoint = Checkpoint(named.shape, _model_type(named), quantization=quantization)
     server = server_with(command, checkpoint, sheet, release, of, speculation)
-    if named.config is not None and release.cuts_no_groups:
-        check_scale_groups(named.config, server.model, server.limits)
     return replace(server, option=named.option, notes=notes, speculative=speculative)
 
 

@@ -242,7 +242,8 @@ def delta_net(fields: Fields, kind: str, num_layers: int, dtype_bytes: int) -> S
     state = value_heads * key * value * _state_bytes(fields, "mamba_ssm_dtype", dtype_bytes)
     state += (kernel - 1) * mixed * dtype_bytes
     params = hidden * (2 * keys + 2 * values + 2 * value_heads) + mixed * kernel + values * hidden
-    return States(count, state, params, draft_bytes=mixed * dtype_bytes)
+    draft_bytes = mixed * dtype_bytes
+    return States(count, state, params, draft_bytes=draft_bytes, num_heads=value_heads)
 
 
 def pattern_of(fields: Fields, kind: str) -> Counter[str]:

@@ -1,9 +1,10 @@
 """The linear layers of a shape by their names in vLLM, with the matrices that each consists of."""
 
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from testbed.core.layer_order import letters_of
+from testbed.core.layers import States
 from testbed.core.specs import ModelSpec
 
 # Names of the parts of a layer: attention, a dense network, routed experts, shared ones, a state
@@ -18,18 +19,25 @@ NAMES_OF = {
     **dict.fromkeys(("mixtral", "phimoe", "minimax_m2", "granitemoe"), IN_BLOCK),
     **dict.fromkeys(("qwen2_moe", "qwen3_next", "qwen3_5_moe"), ONE_SHARED),
 }
+ONE_MATRIX_OF_GATES = ("qwen3_next",)  # of a gated delta net; other types have two
 OTHERWISE_NAMED = ("opt", "gpt_neox", "phi", "starcoder2")
+Rows: TypeAlias = tuple[tuple[int, int], ...]
 
 
 class Linear(NamedTuple):
     """A layer of vLLM's. parts: the matrices in a checkpoint that it consists of. is_routed: the
     experts of a layer, all together.
+
+    columns: inputs that GPUs divide; 0: each GPU has all. rows: outputs that they divide, of each
+    matrix: the heads or values that stay whole, and the outputs of one.
     """
 
     name: str
     parts: tuple[str, ...]
     num_params: int
     is_routed: bool = False
+    columns: int = 0
+    rows: Rows = ()
 
 
 def linears_of(shape: ModelSpec, kind: str) -> Iterator[Linear]:
@@ -39,7 +47,7 @@ def linears_of(shape: ModelSpec, kind: str) -> Iterator[Linear]:
     for number, letter in enumerate(letters_of(shape)):
         at = f"model.layers.{number}."
         if letter == "s" and shape.states:
-            yield _plain(at + state, "in_proj_qkvz", shape.states.params)
+            yield from _state(shape.states, shape.hidden_size, at + state, kind)
         elif letter not in "-e":
             yield from _attention(shape, at + attention, letter)
         if shape.num_ffn_layers is not None and letter not in "-e":
@@ -50,17 +58,32 @@ def linears_of(shape: ModelSpec, kind: str) -> Iterator[Linear]:
         if not experts or letter == "-" or (not has_experts and letter != "e"):
             yield from _network(shape, at + dense, shape.ffn_size)
             continue
-        yield Linear(at + routed, (at + routed,), experts.count * shape.expert_params, True)
+        num_params = experts.count * shape.expert_params
+        yield Linear(at + routed, (at + routed,), num_params, True, columns=experts.size)
         if experts.shared_size:
             yield from _network(shape, at + shared, experts.shared_size)
 
 
-def _plain(module: str, name: str, num_params: int) -> Linear:
-    return Linear(f"{module}.{name}", (f"{module}.{name}",), num_params)
+def _plain(module: str, name: str, num_params: int, columns: int = 0, rows: Rows = ()) -> Linear:
+    return Linear(f"{module}.{name}", (f"{module}.{name}",), num_params, False, columns, rows)
 
 
-def _fused(module: str, name: str, parts: tuple[str, ...], num_params: int) -> Linear:
-    return Linear(f"{module}.{name}", tuple(f"{module}.{part}" for part in parts), num_params)
+def _fused(
+    module: str, name: str, parts: tuple[str, ...], num_params: int, rows: Rows = ()
+) -> Linear:
+    named = tuple(f"{module}.{part}" for part in parts)
+    return Linear(f"{module}.{name}", named, num_params, rows=rows)
+
+
+def _state(states: States, hidden_size: int, module: str, kind: str) -> Iterator[Linear]:
+    """The gates of a delta net's heads, and all other matrices of a layer with a state."""
+    heads = states.num_heads
+    gates = 2 * heads * hidden_size
+    yield _plain(module, "in_proj_qkvz", states.params - gates)
+    if heads and kind in ONE_MATRIX_OF_GATES:
+        yield _plain(module, "in_proj_ba", gates, rows=((2 * heads, 1),))
+    elif heads:
+        yield _fused(module, "in_proj_ba", ("in_proj_b", "in_proj_a"), gates, 2 * ((heads, 1),))
 
 
 def _attention(shape: ModelSpec, module: str, letter: str) -> Iterator[Linear]:
@@ -70,36 +93,38 @@ def _attention(shape: ModelSpec, module: str, letter: str) -> Iterator[Linear]:
     heads, size = shape.num_kv_heads, shape.head_size
     if letter == "w":
         heads, size = shape.heads_of_windows()
-    output = shape.hidden_size * shape.num_heads * size
-    queries = output * (2 if shape.gated_attention else 1)
-    keys = shape.hidden_size * heads * size * (1 if shape.shared_kv and letter == "f" else 2)
-    yield _fused(module, "qkv_proj", ("q_proj", "k_proj", "v_proj"), queries + keys)
-    yield _plain(module, "o_proj", output)
+    queries = shape.num_heads * (2 if shape.gated_attention else 1)
+    keys = heads * (1 if shape.shared_kv and letter == "f" else 2)
+    of_head = shape.hidden_size * size
+    rows, parts = ((queries, size), *2 * ((heads, size),)), ("q_proj", "k_proj", "v_proj")
+    yield _fused(module, "qkv_proj", parts, (queries + keys) * of_head, rows)
+    yield _plain(module, "o_proj", shape.num_heads * of_head, shape.num_heads * size)
 
 
 def _latent(shape: ModelSpec, module: str) -> Iterator[Linear]:
     latent, hidden, heads = shape.latent, shape.hidden_size, shape.num_heads
     assert latent is not None
-    queries = heads * (shape.head_size + latent.rope_size)
+    query, key_and_value = shape.head_size + latent.rope_size, shape.head_size + latent.v_size
+    queries, rows = heads * query, ((heads, query),)
     narrow = latent.kv_rank + latent.rope_size
     if latent.q_rank:
         first = ("q_a_proj", "kv_a_proj_with_mqa")
         yield _fused(module, "fused_qkv_a_proj", first, hidden * (latent.q_rank + narrow))
-        yield _plain(module, "q_b_proj", latent.q_rank * queries)
+        yield _plain(module, "q_b_proj", latent.q_rank * queries, rows=rows)
     else:
-        yield _plain(module, "q_proj", hidden * queries)
+        yield _plain(module, "q_proj", hidden * queries, rows=rows)
         yield _plain(module, "kv_a_proj_with_mqa", hidden * narrow)
-    both = heads * (shape.head_size + latent.v_size)
-    yield _plain(module, "kv_b_proj", latent.kv_rank * both)
-    yield _plain(module, "o_proj", heads * latent.v_size * hidden)
+    both, values = heads * key_and_value, heads * latent.v_size
+    yield _plain(module, "kv_b_proj", latent.kv_rank * both, rows=((heads, key_and_value),))
+    yield _plain(module, "o_proj", values * hidden, values)
     if latent.index_params:
         yield _plain(module, "indexer.wq_b", latent.index_params)
 
 
 def _network(shape: ModelSpec, module: str, columns: int) -> Iterator[Linear]:
-    matrix = shape.hidden_size * columns
+    matrix, rows = shape.hidden_size * columns, ((columns, 1),)
     if shape.ffn_matrices == 3:
-        yield _fused(module, "gate_up_proj", ("gate_proj", "up_proj"), 2 * matrix)
+        yield _fused(module, "gate_up_proj", ("gate_proj", "up_proj"), 2 * matrix, 2 * rows)
     else:
-        yield _plain(module, "up_proj", matrix)
-    yield _plain(module, "down_proj", matrix)
+        yield _plain(module, "up_proj", matrix, rows=rows)
+    yield _plain(module, "down_proj", matrix, columns)

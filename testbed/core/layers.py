@@ -149,6 +149,9 @@ class States:
         Count,
         doc("values of a state counted with the model's type, which the model's file does not say"),
     ] = 0
+    num_heads: Annotated[
+        Count, doc("heads of a gated delta net's values, each with two gates; 0: not known")
+    ] = 0
     num_groups: Annotated[
         Count, doc("groups of a Mamba-2 layer, which vLLM divides among GPUs; 0: it has none")
     ] = 0

@@ -64,7 +64,7 @@ def server_with(command: Command, shape: ModelSpec, gpu: GpuSpec, kind: str) -> 
     check_sparse(model, gpu, values.get("--kv-cache-dtype", "auto"))
     limits = limits_of(values, gpu)
     num_gpus = limits.num_gpus
-    if problem := model.heads_problem(num_gpus) or cut_block(model, num_gpus, num_gpus):
+    if problem := model.heads_problem(num_gpus) or cut_block(model, num_gpus):
         raise DoesNotStart(key=f"{SERVE}: --tp-size", value=num_gpus, problem=problem)
     memory = memory_of(model, gpu, limits, _fraction(values))
     windows = has_window_pool(model, kind)

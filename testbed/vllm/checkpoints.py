@@ -2,7 +2,8 @@
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 from testbed.core.errors import DoesNotStart
 from testbed.core.hf_config import contents_of, text_of
@@ -12,6 +13,7 @@ from testbed.vllm.releases import Release
 GPTQ_BITS, AWQ_BITS = (2, 3, 4, 8), (4, 8)
 MARLIN_GPTQ_BITS, MARLIN_AWQ_BITS = (4, 8), (4,)
 MARLIN_GROUPS = (-1, 32, 64, 128)
+MXFP8_SCALES = "torch.uint8"
 ORDERED = ("group", "dynamic")  # values of llm-compressor's actorder
 OPTION = "--quantization"
 KERNELS = ("marlin", "moe_wna16")
@@ -27,11 +29,21 @@ OF_MODELOPT = ("modelopt", "modelopt_fp4", "modelopt_mixed")
 EVERY_NAME = {*OF_MODELOPT, *(name for names in NAMES.values() for name in names)}
 
 
+class Quantization(NamedTuple):
+    """A quantization_config, empty without one. kind: the model_type of its text. dtype: of all
+    other weights, as the file says it; empty: not known.
+    """
+
+    values: Mapping[str, Any] = MappingProxyType({})
+    kind: str = ""
+    dtype: str = ""
+
+
 def check_checkpoint(path: Path, release: Release, asked: str | None = None) -> None:
     """Raise DoesNotStart for the quantization of a config.json that the release refuses, or that is
     another than the one `asked` for.
     """
-    quantised, _ = quantization_in(path)
+    quantised = quantization_in(path).values
     if not quantised:
         return
     method = str(quantised.get("quant_method"))
@@ -43,12 +55,15 @@ def check_checkpoint(path: Path, release: Release, asked: str | None = None) -> 
         raise DoesNotStart(key=key, value=method, problem=f"vLLM does not start: {problem}")
 
 
-def quantization_in(path: Path) -> tuple[Mapping[str, Any], str]:
-    """The quantization of a config.json, empty if it has none, and the type of the model."""
+def quantization_in(path: Path) -> Quantization:
+    """The quantization of a config.json."""
     config = contents_of(path)
     text, _ = text_of(config)
     quantised = config.get(QUANTIZATION) or text.get(QUANTIZATION)
-    return quantised if isinstance(quantised, Mapping) else {}, text["model_type"]
+    values = quantised if isinstance(quantised, Mapping) else {}
+    dtypes = (each.get(key) for each in (text, config) for key in ("torch_dtype", "dtype"))
+    dtype = next((str(name) for name in dtypes if name), "")
+    return Quantization(values, text["model_type"], dtype)
 
 
 def _problem(config: Mapping[str, Any], release: Release) -> str:
@@ -60,11 +75,22 @@ def _problem(config: Mapping[str, Any], release: Release) -> str:
         return "" if bits in taken else f"weights of {bits} bits, and not {taken}"
     if method == "gptq":
         return _of_gptq(config, release)
-    if method != "compressed-tensors" or release.takes_activation_order:
-        return ""
-    groups = config.get("config_groups") or {}
-    orders = {(group.get("weights") or {}).get("actorder") for group in groups.values()}
-    return "groups in the order of activations" if orders & {*ORDERED} else ""
+    return _of_compressed(config, release) if method == "compressed-tensors" else ""
+
+
+def _of_compressed(config: Mapping[str, Any], release: Release) -> str:
+    groups = (config.get("config_groups") or {}).values()
+    for weights in (group.get("weights") or {} for group in groups):
+        if weights.get("actorder") in ORDERED and not release.takes_activation_order:
+            return "groups in the order of activations"
+        if _is_mxfp8(weights) and weights.get("scale_dtype") != MXFP8_SCALES:
+            return f"MXFP8 without scale_dtype {MXFP8_SCALES}"
+    return ""
+
+
+def _is_mxfp8(weights: Mapping[str, Any]) -> bool:
+    found = tuple(weights.get(key) for key in ("num_bits", "type", "group_size"))
+    return found == (8, "float", 32)
 
 
 def _of_gptq(config: Mapping[str, Any], release: Release) -> str:

@@ -20,7 +20,7 @@ from testbed.vllm.attention_backends import (
     with_enough_range,
     with_preferred_cache,
 )
-from testbed.vllm.checkpoints import EVERY_NAME
+from testbed.vllm.checkpoints import EVERY_NAME, Quantization
 from testbed.vllm.chosen_backend import OPTION as ATTENTION
 from testbed.vllm.chosen_backend import chosen_backend
 from testbed.vllm.command import OFF, Command
@@ -32,6 +32,7 @@ from testbed.vllm.option_reader import OptionReader
 from testbed.vllm.pages import Pages, pages_of
 from testbed.vllm.pool_sizing import BYTES, Pool, PoolSizing
 from testbed.vllm.releases import DEFAULT, Release
+from testbed.vllm.scale_groups import check_scale_groups
 from testbed.vllm.stages import STAGES, Stage, check_alone, stages_of
 from testbed.vllm.start_refusals import (
     SHARDS,
@@ -39,7 +40,6 @@ from testbed.vllm.start_refusals import (
     check_divided_parts,
     check_drafts,
     check_prompts,
-    check_scale_blocks,
     check_types,
 )
 
@@ -135,12 +135,14 @@ class Server:
 
 class Checkpoint(NamedTuple):
     """A model's shape, and what its files say besides. model_type: that of the config.json; None:
-    the shape ships. num_positions: of the rope; None: the shape's longest sequence.
+    the shape ships. num_positions: of the rope; None: the shape's longest sequence. quantization:
+    that of its weights; empty: what the shape says.
     """
 
     shape: ModelSpec
     model_type: str | None = None
     num_positions: int | None = None
+    quantization: Quantization = Quantization()
 
 
 def server_with(
@@ -153,11 +155,11 @@ def server_with(
 ) -> Server:
     """The server of a command with this model on this GPU, whatever names it gives."""
     reader = OptionReader(command, release, sheet)
-    shape, model_type, num_positions = checkpoint
+    shape, model_type, num_positions, quantization = checkpoint
     model = _with_encoder(reader, _model_of(reader, shape), model_type)
     limits = _limits(reader, model)
     caches = _caches(reader, model)
-    _check(reader, model, limits, caches=caches)
+    _check(reader, model, limits, quantization, caches=caches)
     drafter = drafter_memory(speculation, model, limits.num_gpus)
     pages = _pages_of(reader, model, limits, speculation, drafter, caches=caches)
     adapters = adapter_bytes(reader, shape, limits.num_gpus, model_type) / GIB
@@ -213,14 +215,21 @@ def _on_gpu(reader: OptionReader, shape: ModelSpec) -> ModelSpec:
     return with_preferred_cache(served, reader.gpu, reader.release)
 
 
-def _check(reader: OptionReader, model: ModelSpec, limits: Limits, *, caches: bool) -> None:
+def _check(
+    reader: OptionReader,
+    model: ModelSpec,
+    limits: Limits,
+    quantization: Quantization,
+    *,
+    caches: bool,
+) -> None:
     """Raise InputError for a model that vLLM does not divide so, or has no backend for, and for
     limits of its prompts that vLLM refuses.
     """
     num_gpus = limits.num_gpus
     _check_heads(reader, model, num_gpus)
     check_divided_parts(reader, model, num_gpus)
-    check_scale_blocks(reader, model, num_gpus, limits.num_expert_parts)
+    check_scale_groups(reader, model, limits, quantization)
     if problem := cache_problem(model, reader.gpu, reader.release):
         raise InputError(
             key=reader.place("model"),

@@ -5,9 +5,8 @@ Held against vLLM's own configuration by `testbed lockstep vllm --starts`.
 
 from typing import TYPE_CHECKING
 
-from testbed.core.scale_blocks import BLOCK, cut_block, experts_have_blocks
 from testbed.core.specs import ModelSpec
-from testbed.vllm.attention_backends import FP8_CAPABILITY, HOPPER, WIDEST_HEAD, keeps_each_state
+from testbed.vllm.attention_backends import HOPPER, WIDEST_HEAD, keeps_each_state
 from testbed.vllm.command import ON
 from testbed.vllm.generations import capability_of
 from testbed.vllm.option_reader import OptionReader
@@ -72,20 +71,6 @@ def check_divided_parts(reader: OptionReader, model: ModelSpec, num_gpus: int) -
         raise reader.does_not_start(
             GPUS, f"the {groups} groups of Mamba-2's layers must be divisible by it"
         )
-
-
-def check_scale_blocks(
-    reader: OptionReader, model: ModelSpec, num_gpus: int, expert_shares: int
-) -> None:
-    """Raise InputError for FP8 weights of which a GPU would hold a part of a block of scales.
-    expert_shares: GPUs that divide one expert. Without FP8 tensor cores Marlin's kernels serve
-    experts, which take whole blocks.
-    """
-    least = reader.release.least_scale_block
-    if experts_have_blocks(model) and capability_of(reader.gpu) < FP8_CAPABILITY:
-        least = BLOCK
-    if problem := cut_block(model, num_gpus, expert_shares, least):
-        raise reader.does_not_start(GPUS, problem)
 
 
 def check_types(reader: OptionReader, model: ModelSpec) -> None:

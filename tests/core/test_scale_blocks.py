@@ -7,10 +7,19 @@ from dataclasses import replace
 import pytest
 from refusals import refuses
 
+from testbed.core.errors import DoesNotStart
 from testbed.core.scale_blocks import BLOCK, cut_block
 from testbed.core.shapes import read_model
 from testbed.experiments.vllm_server.answer import fit_of
+from testbed.experiments.vllm_server.named import gpu_named
+from testbed.vllm.checkpoints import Quantization
+from testbed.vllm.command import read_command
+from testbed.vllm.limits import Limits
+from testbed.vllm.option_reader import OptionReader
 from testbed.vllm.releases import release_numbered
+from testbed.vllm.scale_groups import check_scale_groups
+
+HOPPER = gpu_named("h100-80gb")
 
 
 @pytest.mark.parametrize(
@@ -28,8 +37,18 @@ def test_blocks_of_experts_are_divided_down_to_32_columns(columns, hidden_size, 
     shape = read_model("qwen3-235b-a22b")
     experts = replace(shape.experts, size=8 * columns)
     model = replace(shape, hidden_size=hidden_size, experts=experts, weight_bits=8 + 32 / 128**2)
-    assert (cut_block(model, 8, 8, least=32) is None) == starts
-    assert (cut_block(model, 8, 8) is None) == (columns % BLOCK == 0)
+    assert _starts(model, "0.33") == starts
+    assert _starts(model, "0.20") == (cut_block(model, 8) is None) == (columns % BLOCK == 0)
+
+
+def _starts(model, release):
+    """Whether a server on 8 GPUs starts."""
+    reader = OptionReader(read_command("vllm serve"), release_numbered(release), HOPPER)
+    try:
+        check_scale_groups(reader, model, Limits(8, 8, num_gpus=8), Quantization())
+    except DoesNotStart:
+        return False
+    return True
 
 
 @pytest.mark.parametrize("gpu", ["a100-80gb", "l40s", "h100-80gb"])

@@ -16,6 +16,8 @@ PUBLISHED = json.loads(
     (Path(__file__).parents[1] / "inputs" / "published_models.json").read_text(encoding="utf-8")
 )
 LITE, DENSE, EXPERTS = "deepseek-v2-lite", "qwen2.5-14b", "qwen3-30b-a3b"
+FLASH, SMALL, NEXT = "glm-4.7-flash", "llama-3.2-1b", "qwen3-next-80b-a3b"
+NEWEST = release_numbered("0.33")
 NARROW = {"moe_intermediate_size": 1152}  # 144 columns of an expert on each of 8 GPUs
 WHOLE_EXPERTS = "--enable-expert-parallel"
 
@@ -46,8 +48,29 @@ def _w4a16(group):
     return _compressed(4, "int", group)
 
 
+def _blocks(ignored=(), size=128):
+    names = [f"model.layers.{number}.self_attn.{name}" for number in range(99) for name in ignored]
+    block = {"weight_block_size": [size, size], "activation_scheme": "dynamic"}
+    return {"quant_method": "fp8", "modules_to_not_convert": names, **block}
+
+
+def _compressed_blocks(*ignored):
+    floats = {"num_bits": 8, "type": "float"}
+    weights = floats | {"strategy": "block", "block_structure": [128, 128]}
+    inputs = floats | {"strategy": "group", "group_size": 128}
+    entry = {"targets": ["Linear"], "weights": weights, "input_activations": inputs}
+    return {
+        "quant_method": "compressed-tensors",
+        "config_groups": {"group_0": entry},
+        "ignore": ["lm_head", "re:.*mlp.gate$", *ignored],
+    }
+
+
+LATENTS = ("q_proj", "kv_a_proj_with_mqa", "kv_b_proj", "o_proj")
 NVFP4 = _compressed(4, "float", 16, {"num_bits": 4, "type": "float", "group_size": 16})
-MXFP8 = _compressed(8, "float", 32, {"num_bits": 8, "type": "float", "group_size": 32})
+MXFP8_INPUTS = {"num_bits": 8, "type": "float", "group_size": 32}
+MXFP8 = _compressed(8, "float", 32, MXFP8_INPUTS)
+MXFP8["config_groups"]["group_0"]["weights"]["scale_dtype"] = "torch.uint8"
 
 
 @pytest.mark.parametrize(
@@ -88,14 +111,85 @@ MXFP8 = _compressed(8, "float", 32, {"num_bits": 8, "type": "float", "group_size
         (EXPERTS, NARROW, _modelopt("MXFP8"), "8", False),
         (EXPERTS, NARROW, MXFP8, "8", True),
         (EXPERTS, {"moe_intermediate_size": 576}, _modelopt("NVFP4"), "8", True),
+        (LITE, {}, _blocks(), "1", True),  # an odd number of rows in a fused matrix
+        (LITE, {}, _compressed_blocks(), "1", False),  # llm-compressor's, but for the last one
+        (LITE, {}, _blocks(LATENTS), "2", False),
+        (LITE, {}, _blocks(size=64), "2", False),
+        (FLASH, {}, _blocks(), "2", True),
+        (FLASH, {}, _blocks(), "4", False),  # 2,240 rows of kv_b_proj
+        (FLASH, {}, _blocks(("kv_b_proj",)), "4", True),
+        (FLASH, {}, _compressed_blocks(), "4", False),
+        (SMALL, {}, _blocks(), "8", True),
+        (SMALL, {}, _compressed_blocks(), "4", True),
+        (SMALL, {}, _compressed_blocks(), "8", False),  # 64 rows of one head of K
+        (EXPERTS, {}, _compressed_blocks(), "4", False),  # blocks of experts are not divided
+        (EXPERTS, {}, _compressed_blocks(), f"4 {WHOLE_EXPERTS}", True),
+        (NEXT, {"num_hidden_layers": 8}, _blocks(), "1", True),
+        (NEXT, {}, _blocks(), "2", False),  # 32 rows of the gates of its states
+        (NEXT, {}, _compressed_blocks("re:.*linear_attn.*"), "4", True),
     ],
 )
 def test_shares_are_whole_groups(tmp_path, model, changes, quantization, words, starts):
-    config = PUBLISHED[model]["config"] | changes | {"quantization_config": quantization}
-    (tmp_path / "config.json").write_text(json.dumps(config))
-    command = f"vllm serve {tmp_path} --max-model-len 2048 -tp {words}"
-    newest = release_numbered("0.33")
+    command = _served(tmp_path, model, changes | {"quantization_config": quantization}, words)
     if starts:
-        assert fit_of(command, "h100-80gb", newest).weights_gib > 0
+        assert fit_of(command, "h100-80gb", NEWEST).weights_gib > 0
     else:
-        refuses("no whole blocks", fit_of, command, "h100-80gb", newest, error=DoesNotStart)
+        _is_cut(command, "h100-80gb")
+
+
+@pytest.mark.parametrize(
+    ("model", "group", "dtype", "words", "starts"),
+    [
+        (LITE, 128, "float16", "1", False),
+        (LITE, 64, "float16", "2", True),  # Exllama's
+        (LITE, 64, "bfloat16", "2", False),
+        (DENSE, 128, "float16", "8", True),
+        (DENSE, 128, "bfloat16", "8", False),
+        (DENSE, 128, "bfloat16", "8 --dtype float16", True),
+        (DENSE, -1, "bfloat16", "8", True),
+    ],
+)
+def test_gptq_needs_whole_groups_in_bfloat16_before_hopper(
+    tmp_path, model, group, dtype, words, starts
+):
+    changes = {"quantization_config": _gptq(group), "torch_dtype": dtype}
+    command = _served(tmp_path, model, changes, words)
+    if starts:
+        assert fit_of(command, "a100-80gb", NEWEST).weights_gib > 0
+    else:
+        _is_cut(command, "a100-80gb")
+
+
+@pytest.mark.parametrize(
+    ("name", "num_gpus", "starts"),
+    [
+        ("Qwen/Qwen2.5-14B-Instruct-AWQ", 4, True),
+        ("Qwen/Qwen2.5-14B-Instruct-AWQ", 8, False),
+        ("Qwen/Qwen2.5-14B-Instruct-GPTQ-Int4", 8, True),
+        ("RedHatAI/Qwen2.5-14B-Instruct-quantized.w4a16", 8, False),
+        ("RedHatAI/Qwen2.5-14B-Instruct-FP8-dynamic", 8, True),
+        ("RedHatAI/Qwen3-30B-A3B-FP8-block", 4, False),
+    ],
+)
+def test_a_name_has_the_groups_of_its_quantization(name, num_gpus, starts):
+    command = f"vllm serve {name} --max-model-len 2048 -tp {num_gpus}"
+    if starts:
+        assert fit_of(command, "h100-80gb", NEWEST).weights_gib > 0
+    else:
+        _is_cut(command, "h100-80gb")
+
+
+def test_mxfp8_of_llm_compressor_has_a_type_of_scales(tmp_path):
+    quantization = _compressed(8, "float", 32, MXFP8_INPUTS)
+    command = _served(tmp_path, DENSE, {"quantization_config": quantization}, "1")
+    refuses("scale_dtype", fit_of, command, "h100-80gb", NEWEST, error=DoesNotStart)
+
+
+def _served(folder, model, changes, words):
+    config = PUBLISHED[model]["config"] | changes
+    (folder / "config.json").write_text(json.dumps(config))
+    return f"vllm serve {folder} --max-model-len 2048 -tp {words}"
+
+
+def _is_cut(command, gpu):
+    refuses("no whole blocks", fit_of, command, gpu, NEWEST, error=DoesNotStart)
