@@ -126,8 +126,9 @@ def test_without_a_deviation_lengths_are_uniform_between_limits():
 def test_a_mean_that_limits_move_is_said(options, is_said):
     trace = NormalLengths(prompt_tokens=1000, output_tokens=9, **options)
     stdev, most = (options.get(f"prompt_tokens_{name}") for name in ("stdev", "max"))
-    drawn = trace.rows(200_000, 0).prompt_len.mean()
-    assert Spread(1000, stdev, None, most).drawn_mean == pytest.approx(drawn, rel=0.01)
+    spread = Spread(1000, stdev, None, most)
+    drawn = spread.draw(200_000, np.random.default_rng(0)).mean()
+    assert spread.drawn_mean == pytest.approx(drawn, rel=0.01)
     assert (trace.lengths_note() is not None) == is_said
 
 
