@@ -73,7 +73,7 @@ def interpolations_parsed_once():
 
 @pytest.fixture
 def few_requests(monkeypatch):
-    """Shorten the runs of `testbed.check` from 24 requests, for a part that keeps the contract."""
+    """Shorten the runs of `testbed.check` from 24 requests."""
     monkeypatch.setattr("testbed.checks.fast_and_slow.NUM_REQUESTS", 16)
 
 

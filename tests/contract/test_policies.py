@@ -8,9 +8,14 @@ from functools import partial
 import pytest
 from broken_policies import (
     BROKEN,
+    AllocatesHostBlockTwice,
     CachesRejectedDrafts,
     DoesNotPublishAfterSwapIn,
+    FoundTooEarly,
+    LeaksHostBlocksOnSwapIn,
+    PublishesTooEarly,
     ReadsBackFirst,
+    SharesPartialBlock,
 )
 from histories import keeps_the_contract, num_rejections
 from releases import UNCACHED_FIRST
@@ -112,7 +117,15 @@ GROUPS = (
 )
 
 
-SOONEST = {ReadsBackFirst: search.POOLS, DoesNotPublishAfterSwapIn: POOLS}
+SOONEST = {
+    AllocatesHostBlockTwice: [PoolSpec(300, 40, host(16))],
+    DoesNotPublishAfterSwapIn: POOLS,
+    FoundTooEarly: [PoolSpec(160, 120, search.tiers_below(80))],
+    LeaksHostBlocksOnSwapIn: POOLS[1:],
+    PublishesTooEarly: search.POOLS,
+    ReadsBackFirst: search.POOLS,
+    SharesPartialBlock: search.POOLS,
+}
 
 
 def found_in(policy, **options):

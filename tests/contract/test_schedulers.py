@@ -7,9 +7,10 @@ from broken_schedulers import BROKEN
 
 import testbed
 
-SIZES = {"num_slots": 131, "max_len": 80, "host_slots": 60, "max_num_seqs": 4}
+SIZES = {"num_slots": 131, "max_len": 80, "host_slots": 60, "max_num_seqs": 2}
 
 
+@pytest.mark.usefixtures("few_requests")
 @pytest.mark.parametrize("name", BROKEN)
 def test_the_broken_clause_is_named_with_the_requests(name):
     kind, clause = BROKEN[name]
