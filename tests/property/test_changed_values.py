@@ -101,28 +101,45 @@ def served(words, requests):
     return simulate(*POOL, "server.num_blocks=160", *words, trace=requests)
 
 
-@pytest.mark.parametrize("scheduler", ["chunked", "mixed", "separate"])
-@pytest.mark.parametrize("policy", ["paged", "prefix_caching", "prefix_caching_v1", "tiered"])
-def test_changes_without_a_meaning_change_nothing(policy, scheduler):
+def with_other_ids(words, requests, first):
+    """Other ids of the same contents."""
+    renamed = [r._replace(prompt_ids=tuple(3 * i + 11 for i in r.prompt_ids)) for r in requests]
+    other = served(words, renamed)
+    assert other.requests.equals(first.requests)
+    assert other.summary["counters"] == first.summary["counters"]
+
+
+def with_a_later_request(words, requests, first):
+    """A request when all have ended."""
+    later_ps = int(first.summary["simulated_s"] * 1e12) + 10**12
+    later = Request(
+        len(requests), arrival_ps=later_ps, prompt_len=50, output_len=5, prompt_ids=(1,) * 50
+    )
+    longer = served(words, [*requests, later])
+    before = longer.requests[longer.requests["request_id"] < len(requests)]
+    assert before[TIMES].equals(first.requests[TIMES])
+
+
+def in_a_fleet_of_one(words, requests, first):
+    alone = served((*words, "replicas=1"), requests)
+    assert alone.requests[TIMES].equals(first.requests[TIMES])
+
+
+POLICIES = ["paged", "prefix_caching", "prefix_caching_v1", "tiered"]
+SCHEDULERS = ["chunked", "mixed", "separate"]
+CHANGES = [with_other_ids, with_a_later_request, in_a_fleet_of_one]
+
+
+@pytest.mark.parametrize(  # every pair of a policy, a scheduler and a change
+    ("policy", "scheduler", "change"),
+    [
+        (policy, scheduler, CHANGES[(row + column) % len(CHANGES)])
+        for row, policy in enumerate(POLICIES)
+        for column, scheduler in enumerate(SCHEDULERS)
+    ],
+)
+def test_changes_without_a_meaning_change_nothing(policy, scheduler, change):
     tier = ("+tier@server.tiers.dram=dram",) if policy == "tiered" else ()
     words = (f"policy={policy}", f"scheduler={scheduler}", *tier)
     requests = list(requests_of(seed=len(policy)))
-    first = served(words, requests)
-    renamed = [r._replace(prompt_ids=tuple(3 * i + 11 for i in r.prompt_ids)) for r in requests]
-    other = served(words, renamed)
-    assert other.requests.equals(first.requests), "other ids of the same contents"
-    assert other.summary["counters"] == first.summary["counters"]
-    later = int(first.summary["simulated_s"] * 1e12) + 10**12
-    longer = served(
-        words,
-        [
-            *requests,
-            Request(
-                len(requests), arrival_ps=later, prompt_len=50, output_len=5, prompt_ids=(1,) * 50
-            ),
-        ],
-    )
-    before = longer.requests[longer.requests["request_id"] < len(requests)]
-    assert before[TIMES].equals(first.requests[TIMES]), "a request when all have ended"
-    alone = served((*words, "replicas=1"), requests)
-    assert alone.requests[TIMES].equals(first.requests[TIMES]), "a fleet of one engine"
+    change(words, requests, served(words, requests))
