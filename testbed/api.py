@@ -67,9 +67,8 @@ def simulate(
         from_sglang: the same of SGLang, "sglang serve --model-path MODEL ...".
         **options: the other groups of the command line (model, server, gpu, cost, arrivals, beams,
             system, protocol, eviction, order), each a name or an object of its kind, and its
-            values: seed, release, num_seqs (sequences a request), beam, max_len (tokens),
-            swap_space_gib, window_s=(from, to), slo={"ttft_s": 1, "tpot_s": 0.1}, and any other by
-            its key, as in **{"policy.block_size": 32}.
+            values: seed, release, num_seqs (of a request), beam, max_len (tokens), swap_space_gib,
+            window_s=(from, to), slo={"ttft_s": 1}, any other as **{"policy.block_size": 32}.
     """
     options |= {"policy": policy, "scheduler": scheduler, "preemption": preemption}
     options |= {"trace": trace, "rate": rate, "duration_s": duration_s}

@@ -1,6 +1,7 @@
 """One run of a fleet."""
 
 from collections.abc import Iterable, Sequence
+from functools import partial
 
 from testbed.core.request import Request
 from testbed.cost.model import UNBOUNDED
@@ -70,8 +71,8 @@ def make_fleet(
         to_come = mode.from_now(clock.now_ps)
         return simulated_engine(clock, parts, recorders[number], to_come, tiers.links)
 
-    parts = clock, make_engine, len(recorders), rules.router, tiers
-    return Fleet(*parts) if rules.split is None else SplitFleet(rules.split, *parts)
+    kind = Fleet if rules.split is None else partial(SplitFleet, rules.split)
+    return kind(clock, make_engine, len(recorders), rules.router, tiers)
 
 
 def run_to_end(clock: SimClock, fleet: Fleet, stop_ps: int) -> None:

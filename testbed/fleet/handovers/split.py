@@ -1,17 +1,19 @@
 """A fleet whose first engines only prefill."""
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from testbed.core.request import Request
 from testbed.core.sequence import SequenceGroup
+from testbed.engine.clock import SharedClock
 from testbed.engine.engine import Engine
 from testbed.engine.links import SharedLink
-from testbed.fleet.fleet import Fleet, Replica
+from testbed.fleet.fleet import Fleet, MakeEngine, Replica
 from testbed.fleet.handovers.engine_hooks import DecodeHooks, PrefillHooks
 from testbed.fleet.handovers.handover import Handover, Stage
 from testbed.fleet.handovers.rule import HandoverRule
 from testbed.fleet.routers.router import Router, routed
+from testbed.fleet.shared_tiers import SharedTiers
 from testbed.fleet.views import EngineView
 from testbed.sched.handed_over import abandon
 
@@ -38,14 +40,22 @@ class SplitFleet(Fleet):
     that is being prefilled does so when that has ended.
     """
 
-    def __init__(self, split: Split, *parts: Any) -> None:
-        """parts: the arguments of Fleet."""
+    def __init__(
+        self,
+        split: Split,
+        clock: SharedClock,
+        make_engine: MakeEngine,
+        num_engines: int,
+        router: Router,
+        tiers: SharedTiers,
+    ) -> None:
+        """The arguments behind `split` are those of Fleet."""
         self.times_ps: list[tuple[int, int]] = []  # of hand-overs: in all, and on the link
         self._split = split
         self._handovers: dict[int, Handover] = {}
         self._links: dict[Engine, SharedLink] = {}
         self._decode_hooks: dict[Engine, DecodeHooks] = {}
-        super().__init__(*parts)
+        super().__init__(clock, make_engine, num_engines, router, tiers)
 
     def cancel(self, request_id: int) -> bool:
         handover = self._handovers.get(request_id)
