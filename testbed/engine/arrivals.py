@@ -11,7 +11,14 @@ import numpy as np
 
 from testbed.core.errors import InputError
 from testbed.core.request import PS, Column, Rows, Turns, Workload
-from testbed.core.units import Positive, PositiveCount, PositiveSeconds, RequestsPerSecond, Seconds
+from testbed.core.units import (
+    LAST_S,
+    Positive,
+    PositiveCount,
+    PositiveSeconds,
+    RequestsPerSecond,
+    Seconds,
+)
 
 SLOTS_AT_ONCE = 1 << 20
 MAX_SLOTS = 10**9
@@ -126,7 +133,18 @@ class Replay(ArrivalProcess):
                 problem="needs a trace with time stamps: this has none",
                 remedy="choose arrivals=poisson",
             )
-        return np.rint(rows.arrival_s / self.speedup * PS).astype(np.int64)
+        times_s = rows.arrival_s / self.speedup
+        late = np.flatnonzero(np.abs(times_s) > LAST_S)
+        if len(late):
+            raise InputError(
+                key="the trace",
+                problem=(
+                    f"has a request at {rows.arrival_s[late[-1]]:,.6g} s, played back "
+                    f"{self.speedup:g} times as fast; time ends at {LAST_S:,} s"
+                ),
+                remedy="shorten the trace or raise arrivals.speedup",
+            )
+        return np.rint(times_s * PS).astype(np.int64)
 
 
 class AnswerDrivenWorkload(Workload):

@@ -72,7 +72,6 @@ def _timed(config: RunConfig, trace: Any) -> Workload | AnswerDrivenWorkload:
         return replace(loop, has_unread_times=has_times(trace))
     if getattr(arrivals, "replays", False):
         rows = rows_of(trace, None, seed, options.max_len)
-        _check_stamps(rows, getattr(arrivals, "speedup", 1.0))
         times = checked_times(arrivals, arrivals.times_ps(rows, seed))
     else:
         times = checked_times(arrivals, arrivals.times_ps(None, seed))
@@ -167,21 +166,6 @@ def checked_times(arrivals: Any, times: Any) -> Column:
             ),
         )
     return column.astype(np.int64)
-
-
-def _check_stamps(rows: Rows, speedup: float) -> None:
-    if rows.arrival_s is None or not len(rows):
-        return
-    worst = int(np.argmax(np.abs(rows.arrival_s)))
-    if not abs(rows.arrival_s[worst]) / speedup <= LAST_S:
-        raise InputError(
-            key="the trace",
-            problem=(
-                f"has a request at {rows.arrival_s[worst]:,.6g} s, played back {speedup:g} times "
-                f"as fast; time ends at {LAST_S:,.0f} s"
-            ),
-            remedy="shorten the trace or raise arrivals.speedup",
-        )
 
 
 def _class(plug_in: Any) -> str:
