@@ -34,7 +34,7 @@ from testbed.core.shapes import read_model
 from testbed.core.specs import ModelSpec, ServerSpec
 from testbed.cost.model import CostModel
 from testbed.cost.profile import Choices, ProfileCost, check_shard
-from testbed.cost.sections import SYSTEM, THIS_ENGINE
+from testbed.cost.sections import SYSTEM, THIS_ENGINE, Kernel, Spread
 from testbed.kernels.engine.architecture import Architecture, of_spec
 from testbed.kernels.engine.device_memory import free
 from testbed.kernels.engine.engine_iterations import decodes_alone, prompts_with_decodes
@@ -157,7 +157,7 @@ def served_points(
     host launches them.
     """
 
-    def kernels(kernel: str, spread: str) -> CostModel:
+    def kernels(kernel: Kernel, spread: Spread) -> CostModel:
         choices = Choices(kernel=kernel, spread=spread, overhead_s=0.0)
         return ProfileCost(spec, server, profile, choices)
 
@@ -192,13 +192,16 @@ def prompt_points(bench: Bench, max_len: int, cost: CostModel) -> dict[str, list
     }
 
 
-def decode_points(bench: Bench, kernels: Callable[[str, str], CostModel]) -> dict[str, list[Point]]:
+def decode_points(
+    bench: Bench, kernels: Callable[[Kernel, Spread], CostModel]
+) -> dict[str, list[Point]]:
     """Iterations of decodes alone. kernels: their cost, by attention kernel and spread of
     lengths.
     """
     points: dict[str, list[Point]] = {"launched_graph": []}
     one_graph = replace(bench, options=replace(bench.options, prompt_graphs=0))
-    for kernel, policy_class in (("paged", Paged), ("contiguous", ContiguousOracle)):
+    policies: dict[Kernel, Any] = {"paged": Paged, "contiguous": ContiguousOracle}
+    for kernel, policy_class in policies.items():
         cost = kernels(kernel, "ragged")
         decodes = decodes_alone(one_graph, policy_class, ahead, BATCHES)
         points["launched_graph"] += [

@@ -6,11 +6,11 @@ import json
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
-from testbed.core.config_model import read
+from testbed.core.config_model import model, read
 from testbed.core.errors import InputError
 from testbed.core.specs import GpuSpec, ModelSpec
 from testbed.core.units import Positive, PositiveCount, PositiveTokens, Seconds, Share
@@ -64,12 +64,8 @@ DECODES = {  # the section of each decode kernel
     "paper": "decode_attention_paper_kernel",
     "contiguous": "contiguous_attention",
 }
-KNOWN = {
-    "kernel": tuple(DECODES),
-    "spread": ("ragged", "equal"),
-    "swap": ("fused", "per block"),
-    "swap_waits": ("by layer", "all in"),
-}
+Kernel = Literal["paged", "paper", "contiguous"]
+Spread = Literal["ragged", "equal"]  # of the lengths of a batch
 Rows = list[tuple[tuple[Any, ...], int]]
 T = TypeVar("T")
 INNER_LIST = re.compile(r"\[\s+([^\[\]{}]*?)\s+\]")
@@ -240,7 +236,7 @@ def table(
     return lambda *requested: rows(profile, section)
 
 
-@dataclass(frozen=True, slots=True)
+@model
 class Choices(SoftwareTimes):
     """The measured alternative that is used, in seconds; experiments/conf/cost/profile.yaml
     explains every value.
@@ -256,10 +252,10 @@ class Choices(SoftwareTimes):
     """
 
     block_size: PositiveTokens | None = None
-    kernel: str = "paged"
-    spread: str = "ragged"
-    swap: str = "fused"
-    swap_waits: str = "by layer"
+    kernel: Kernel = "paged"
+    spread: Spread = "ragged"
+    swap: Literal["fused", "per block"] = "fused"
+    swap_waits: Literal["by layer", "all in"] = "by layer"
     overhead_per_worker_s: Seconds = 0.0
     parallel_layer_s: Mapping[int, Seconds] = field(default_factory=dict)
     attention_scale: Positive = 1.0
@@ -267,11 +263,3 @@ class Choices(SoftwareTimes):
     experts: str = BALANCED
     extra_s: Mapping[str, Seconds] = field(default_factory=dict)
     cuda_graph_sizes: Sequence[PositiveCount] | None = None
-
-    def __post_init__(self) -> None:
-        for name, values in KNOWN.items():
-            if getattr(self, name) not in values:
-                raise InputError(
-                    key=name, problem=f"{getattr(self, name)} is not one of {', '.join(values)}"
-                )
-        check_sizes(self.cuda_graph_sizes, "cuda_graph_sizes")

@@ -9,6 +9,7 @@ import pkgutil
 from pathlib import Path
 
 import pytest
+from pydantic.dataclasses import is_pydantic_dataclass
 
 ROOMS = ("memory", "sched", "engine", "cost", "fleet", "speculation", "run")
 PLAIN = (bool, int, float, str, tuple, type(None))
@@ -27,8 +28,10 @@ def owners(room):
 
 
 def defaults_of(owner):
-    """The defaults of a function's parameters, or the plain values of a class, by name."""
-    if inspect.isfunction(owner):
+    """The defaults of the parameters of a function or a model, or the plain values of a class, by
+    name.
+    """
+    if inspect.isfunction(owner) or is_pydantic_dataclass(owner):
         parameters = inspect.signature(owner).parameters.values()
         return {p.name: p.default for p in parameters if p.default is not p.empty}
     values = vars(owner) if inspect.isclass(owner) else {}
