@@ -174,10 +174,10 @@ def capacity(
         seen: called as seen(rate, share_inside) after every run.
         **options: those of `simulate`, without a rate.
     """
-    limits = given_objectives(ttft_s=ttft_s, tpot_s=tpot_s, itl_s=itl_s, e2e_s=e2e_s)
-    options |= limits
-    overrides = (*overrides, *usual_duration(overrides, options))
-    search = CapacitySearch(overrides, options, folder, seen)
+    options |= given_objectives(ttft_s=ttft_s, tpot_s=tpot_s, itl_s=itl_s, e2e_s=e2e_s)
+    words, options = front_end().noted_once(overrides, options)
+    words = (*words, *usual_duration(words, options))
+    search = CapacitySearch(words, options, folder, seen)
     return search.highest(share, low, high, precision)
 
 
@@ -207,11 +207,12 @@ def capacities(
         raise InputError(
             key="seeds", value=list(seeds), problem="names a seed twice", remedy="give each once"
         )
+    words, options = front_end().noted_once(overrides, options)
     of_seed = dict[int, Capacity]()
     for seed in seeds:
         if began is not None:
             began(seed)
-        of_seed[seed] = capacity(*overrides, low=low, high=high, seed=seed, **options)
+        of_seed[seed] = capacity(*words, low=low, high=high, seed=seed, **options)
         low, high = of_seed[seed].rate / NEAR, of_seed[seed].rate * NEAR
     return Capacities(of_seed)
 

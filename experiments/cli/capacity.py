@@ -20,7 +20,7 @@ from testbed.experiments.cli.parameters import (
     seed_words,
 )
 from testbed.experiments.cli.served_command import NO_COMMANDS, ServedCommand, ServedCommands
-from testbed.run.override_words import key_of
+from testbed.run.override_words import key_of, words_that_count
 
 if TYPE_CHECKING:
     from testbed.experiments.cli.json_answers import CapacityAnswer
@@ -118,7 +118,6 @@ class Search:
         from testbed.experiments.runs.progress import status_line
         from testbed.experiments.runs.search_progress import SearchProgress
 
-        self._check_possible(words, seeds)
         progress = SearchProgress(len(seeds), self.low, self.high, self.precision)
         _announce(progress.expected, len(seeds), name, words)
         with status_line(progress.__str__):
@@ -135,32 +134,6 @@ class Search:
             )
         varied = _varied(highest, words, self.precision) if self.sensitivity else {}
         return capacity_answer(highest, varied)
-
-    def _check_possible(self, words: list[str], seeds: Sequence[int]) -> None:
-        """Raise NotSustained if no rate keeps the objectives, as a plan finds without a run."""
-        from testbed.experiments.plan.arithmetic import Arithmetic
-        from testbed.experiments.plan.bounds import DOES_NOT_FIT, MEMORY
-        from testbed.experiments.plan.question import Question
-        from testbed.experiments.plan.space import Candidate, Deployment
-        from testbed.experiments.runs.compose import configured
-        from testbed.study.knee import NotSustained
-
-        config = configured(words)
-        if config.engine is not None:
-            return  # of a GPU, whose times no cost model bounds
-        question = Question(config.slo, self.share, (*seeds,), self.precision)
-        candidate = Candidate(Deployment({}, (*words,)), config)
-        if reason := Arithmetic(question).too_slow(candidate):
-            is_length = reason.limit in (DOES_NOT_FIT, MEMORY)
-            raise NotSustained(
-                key="slo",
-                problem=f"no rate keeps it for {100 * self.share:g}%: {reason.text}",
-                remedy=(
-                    "send shorter requests, or raise model.max_len or the memory"
-                    if is_length
-                    else "raise that objective, or give a faster server"
-                ),
-            )
 
 
 USUAL = Search()
@@ -188,7 +161,7 @@ def capacity(
     from testbed.experiments.runs.run_words import remark_on_origins
 
     seeds = seeds_of([*overrides], search.seeds)
-    words_of = search.words_of(served.each, overrides, config_dir or [])
+    words_of = search.words_of(served.each, words_that_count(overrides), config_dir or [])
     notes = _with_one_source(words_of)
     answers = {name: search.answer(words, name, seeds) for name, words in words_of.items()}
     if len(answers) > 1:

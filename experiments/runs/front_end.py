@@ -33,7 +33,7 @@ from testbed.experiments.runs.user_workload import TIMES, TIMING, user_trace
 from testbed.memory.policy import MemoryPolicy
 from testbed.run.build_checks import KINDS
 from testbed.run.config import RunConfig
-from testbed.run.override_words import displaced_words, key_of
+from testbed.run.override_words import displaced_words, key_of, words_that_count
 from testbed.run.parts import Part, locate
 from testbed.run.result import Views
 from testbed.study.scores import Score
@@ -138,6 +138,24 @@ class HydraFrontEnd:
             for key, value in given.items()
         )
         print_notes(displaced_words([*overrides, *texts]))
+
+    def noted_once(
+        self, overrides: Sequence[str], options: Mapping[str, Any]
+    ) -> tuple[Sequence[str], dict[str, Any]]:
+        """The overrides and options that count, with those of a server's command, after the notes
+        on both.
+        """
+        self.note_displaced(overrides, options)
+        given = {_key(name) for name, value in options.items() if value is not None}
+        kept = [word for word in words_that_count(overrides) if key_of(word) not in given]
+        left = {key: _python(value) for key, value in options.items() if value is not None}
+        return _with_server_command(kept, left, print_note), left
+
+    def check_possible(self, config: RunConfig, share: float) -> None:
+        """Raise NotSustained if no rate keeps the objectives, as a plan finds without a run."""
+        from testbed.experiments.plan.never_kept import check_possible
+
+        check_possible(config, share)
 
     def with_one_source(
         self,

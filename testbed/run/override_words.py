@@ -11,6 +11,16 @@ def key_of(word: str) -> str:
     return word.partition("=")[0].lstrip("+~")
 
 
+def words_that_count(words: Sequence[str]) -> list[str]:
+    """The words without the values that a later word of the same key replaces."""
+    last = {key_of(word): place for place, word in enumerate(words)}
+    return [
+        word
+        for place, word in enumerate(words)
+        if not VALUE.match(word) or last[key_of(word)] == place
+    ]
+
+
 def displaced_words(words: Sequence[str]) -> list[str]:
     """The notes on values that a later word of the same key replaces by another value."""
     last = {key_of(word): word for word in words if VALUE.match(word)}

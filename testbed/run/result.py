@@ -65,6 +65,18 @@ class FrontEnd(Protocol):
         and an option more than a word.
         """
 
+    def noted_once(
+        self, overrides: Sequence[str], options: Mapping[str, Any]
+    ) -> tuple[Sequence[str], dict[str, Any]]:
+        """The overrides and options of many runs, without what others displace and with those of a
+        server's command; all notes on both are printed here, and not by the runs.
+        """
+
+    def check_possible(self, config: RunConfig, share: float) -> None:
+        """Raise NotSustained if arithmetic says that no rate keeps the objectives for this share of
+        the requests.
+        """
+
     def with_one_source(
         self,
         overrides: Sequence[str],

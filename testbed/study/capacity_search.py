@@ -140,6 +140,7 @@ class CapacitySearch:
         """
         check_search(share, low, high, precision)
         self._too_long.check(share)
+        front_end().check_possible(front_end().configure(self._overrides, self._options), share)
 
         def share_inside(rate: float) -> float:
             inside = self._share_inside(rate)

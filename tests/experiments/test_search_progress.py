@@ -81,7 +81,7 @@ def test_a_server_that_rejects_every_request_keeps_no_rate(testbed):
     words = (*SERVER, "trace=random", "trace.input_len=3000", "arrivals.duration_s=20")
     code, _, error = testbed("capacity", *words)
     assert code == exit_codes.NO
-    assert "0% of the requests fit" in error
+    assert "100% of the requests are longer" in error
     assert "req/s:" not in error  # no rate was tried
 
 

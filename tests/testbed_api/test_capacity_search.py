@@ -1,5 +1,6 @@
 """The search for a server's capacity."""
 
+import pandas
 import pytest
 
 import testbed
@@ -67,3 +68,30 @@ def test_a_share_that_too_long_requests_leave_to_no_rate_is_refused_before_any_r
             *LONG, e2e_s=5, share=0.95, duration_s=20, seen=lambda rate, _: tried.append(rate)
         )
     assert (refusal.value.key, tried) == ("share", [])
+
+
+COMMAND = "vllm serve meta-llama/Llama-3.1-8B-Instruct"
+OF_COMMAND = {"from_vllm": COMMAND, "gpu": "h100-80gb", "trace": "random", "duration_s": 20}
+
+
+def test_an_objective_that_no_rate_keeps_is_refused_before_any_run():
+    tried = []
+    with pytest.raises(NotSustained, match="on an idle engine") as refusal:
+        testbed.capacity(**OF_COMMAND, ttft_s=1e-4, seen=lambda rate, _: tried.append(rate))
+    assert (refusal.value.key, tried) == ("slo", [])
+
+
+def test_the_requests_of_a_table_have_bounds_too():
+    table = pandas.DataFrame({"prompt_len": [30, 40], "output_len": [5, 6]})
+    with pytest.raises(NotSustained, match="on an idle engine"):
+        testbed.capacity("model=llama-3-8b", trace=table, ttft_s=1e-4)
+
+
+def test_a_search_prints_the_notes_of_its_words_once(capsys):
+    words = ("trace.output_len=9", "trace.output_len=5")
+    options = {**OF_COMMAND, "duration_s": 3, "ttft_s": 1, "low": 2, "high": 60, "precision": 2}
+    found = testbed.capacities(*words, seeds=[0, 1], **options)
+    assert {len(capacity.points) > 1 for capacity in found.of_seed.values()} == {True}
+    notes = capsys.readouterr().err
+    assert notes.count("trace.output_len=5 in place of trace.output_len=9") == 1
+    assert notes.count("GPU KV cache size") == 1
