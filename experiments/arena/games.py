@@ -27,7 +27,7 @@ from testbed.experiments.arena.entrants import (
     entrant_of,
     values_of,
 )
-from testbed.experiments.arena.isolated import Failure, Unanswered, isolated
+from testbed.experiments.arena.isolated import Failure, Unanswered, WrongInput, isolated
 from testbed.experiments.arena.rules import Rules
 from testbed.experiments.arena.standings import Cells
 from testbed.experiments.arena.suites import SERVER, Suite
@@ -144,12 +144,10 @@ def digest(text: str) -> str:
 
 def play(names: Sequence[str], suite: Suite, rules: Rules, folder: Path, launch: Launch) -> Games:
     """All games of the named entrants and of the bounds. Raises InputError for a name of no part
-    and if a bound fails, and its AnswerIsNo if no entrant may play, before the bounds take minutes.
+    or wrong parameters and if a bound fails, and its AnswerIsNo if no entrant may play, before the
+    bounds take minutes.
     """
     entrants, out = admit(names, rules)
-    if out and not entrants:
-        name, reason = next(iter(out.items()))
-        raise AnswerIsNo(key=name, problem=reason.removeprefix(f"{name}: "))
     conditions = measure(suite, rules)
     playing = {entrant.name: entrant for entrant in (*BOUNDS, *entrants)}
     keys = list(product(playing, conditions, suite.seeds))
@@ -188,20 +186,33 @@ def _progress(paths: Sequence[Path]) -> Callable[[], str]:
 
 
 def admit(names: Sequence[str], rules: Rules) -> tuple[list[Entrant], dict[str, str]]:
-    """The entrants that keep their contract, and why the others do not play, by name."""
+    """The entrants that keep their contract, and why the others do not play, by name. Raises the
+    error of a part that ships, and of the first entrant if none plays.
+    """
     entrants, out = list[Entrant](), dict[str, str]()
     bounds = {bound.name for bound in BOUNDS}
     others = [name for name in dict.fromkeys(names) if name not in bounds]
     for name in others:
         check_named(name)
+    errors = list[InputError]()
     for name in others:
         _print_status(f"checks the contract of {name}")
         answer = isolated(admitted, name, rules, limit_s=CHECK_S)
         if isinstance(answer, Failure):
             out[name] = answer.reason
+            errors.append(_error_of(name, answer))
+            if isinstance(answer, WrongInput) and ":" not in name:
+                raise errors[-1]
         else:
             entrants.append(answer)
+    if errors and not entrants:
+        raise errors[0]
     return entrants, out
+
+
+def _error_of(name: str, failure: Failure) -> InputError:
+    kind = InputError if isinstance(failure, WrongInput) else AnswerIsNo
+    return kind(key=name, problem=failure.reason.removeprefix(f"{name}: "))
 
 
 def measure(suite: Suite, rules: Rules) -> list[Condition]:

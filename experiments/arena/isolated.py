@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from typing import Any
 
+from testbed.core.errors import AnswerIsNo, InputError
 from testbed.experiments.runs.error_lines import one_line
 
 SERVER = multiprocessing.get_context("forkserver")
@@ -25,6 +26,10 @@ class Failure:
     """The reason for a missing answer, in one line."""
 
     reason: str
+
+
+class WrongInput(Failure):
+    """A call that refused its arguments."""
 
 
 class Unanswered(Failure):
@@ -72,6 +77,10 @@ def _answer(
         answer = call(*arguments)
     except MemoryError:
         answer = Failure(f"takes more than {MEMORY_GIB} GiB of memory")
+    except AnswerIsNo as error:
+        answer = Failure(one_line(error))
+    except InputError as error:
+        answer = WrongInput(one_line(error))
     except (Exception, SystemExit) as error:
         answer = Failure(one_line(error))
     connection.send(answer)

@@ -196,6 +196,15 @@ def test_parameters_go_with_an_entrant(cheap):
     assert "kk" in answer.reason
 
 
+@pytest.mark.parametrize("names", [["lfu", "lru_k,kk=3"], ["example_policy:Slabs,foo=3"]])
+def test_an_unknown_parameter_is_wrong_input(names):
+    """Of a part that ships before any game, of a class if nothing else plays."""
+    with pytest.raises(InputError) as refusal:
+        arena_games.admit(names, RULES)
+    assert refusal.value.key == names[-1]
+    assert not isinstance(refusal.value, AnswerIsNo)
+
+
 def test_a_table_of_values_is_one_parameter():
     name = "radix,radix_eviction_policy=tlru,radix_eviction_policy_config={threshold:9,a:[1,2]}"
     expected = {"threshold": 9, "a": [1, 2]}
@@ -358,6 +367,7 @@ def test_unknown_suites_and_entrants_are_refused(testbed):
 
 
 def test_without_an_entrant_that_may_play_no_bound_does(tmp_path, monkeypatch):
-    monkeypatch.setattr(arena_games, "admit", lambda names, rules: ([], {"x": "breaks clause 3"}))
-    with pytest.raises(AnswerIsNo, match="x: breaks clause 3"):
-        play(["x"], ONE, RULES, tmp_path, in_turn)
+    broken = Failure("breaks clause 3")
+    monkeypatch.setattr(arena_games, "isolated", lambda *call, limit_s: broken)
+    with pytest.raises(AnswerIsNo, match="lfu: breaks clause 3"):
+        play(["lfu"], ONE, RULES, tmp_path, in_turn)
