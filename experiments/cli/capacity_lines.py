@@ -12,11 +12,9 @@ if TYPE_CHECKING:
 LONGER = "raise arrivals.duration_s, until this line goes"
 
 
-def lines_of(
-    answer: "CapacityAnswer", varied: str = "", differences: Sequence[Interval] = ()
-) -> list[str]:
+def lines_of(answer: "CapacityAnswer", varied: str = "") -> list[str]:
     """The range, how it was found, and the error of the costs that it rests on. varied: what was
-    varied for the intervals, in words. differences: from other servers, shown with it.
+    varied for the intervals, in words.
     """
     from testbed.experiments.runs.quantities import short_runs  # which imports NumPy
 
@@ -26,7 +24,7 @@ def lines_of(
     text = f"about {mean.mean:.2g} req/s"
     how = "one seed, whose error is not known (--seeds 3 gives a range)"
     if len(rates) > 1:
-        text = f"{mean.beside(differences, shown)} req/s"
+        text = f"{mean} req/s"
         how = (
             f"95% interval of {len(rates)} seeds (Student's t), which found {min(shown):g} to "
             f"{max(shown):g} in steps of {answer.step:.2g}"
@@ -64,9 +62,9 @@ def compared_lines(servers: Sequence["ServerCapacity"]) -> list[str]:
     first, *others = servers
     num_seeds = len(first.capacity.seeds)
     less = [Interval(of.difference, of.difference_half_width, num_seeds) for of in others]
-    lines = [f"{first.command}:", *lines_of(first.capacity, differences=less)]
-    for server, found in zip(others, less, strict=True):
-        lines += [f"{server.command}:", *lines_of(server.capacity, differences=[found])]
+    lines = [f"{first.command}:", *lines_of(first.capacity)]
+    for server in others:
+        lines += [f"{server.command}:", *lines_of(server.capacity)]
     for server, found in zip(others, less, strict=True):
         text = found.as_difference("req/s")
         lines.append(f"{server.command} less {first.command}, on the same seeds: {text}")

@@ -56,9 +56,8 @@ def mean_columns(groups: Sequence[Setting]) -> tuple[Columns, Columns]:
     """The axes, and the main numbers with their intervals; a row for each setting. Settings that
     follow from a server's command are not named beside it.
     """
-    pairs = _pairs(groups)
     means = {
-        quantity.title: [_mean(quantity, group, pairs) for group in groups]
+        quantity.title: [_mean(quantity, group) for group in groups]
         for quantity in main_quantities(quantities())
     }
     shown = {title: cells for title, cells in means.items() if any(cell != "-" for cell in cells)}
@@ -145,17 +144,14 @@ def _values(quantity: Quantity, group: Setting) -> dict[str, float]:
     return {seed: value for seed, value in values if value is not None}
 
 
-def _mean(quantity: Quantity, group: Setting, pairs: Sequence[tuple[Setting, Setting]]) -> str:
-    """The mean, with the digits of its differences in `pairs`; a dash if a seed lacks the number,
-    for a mean of the others would be another one.
-    """
+def _mean(quantity: Quantity, group: Setting) -> str:
+    """The mean; a dash if a seed lacks the number, for a mean of the others would be another."""
     values = _values(quantity, group)
     if len(values) < len(group.points):
         return "-"
     if len(values) == 1:
         return number(*values.values())
-    found = [_less(quantity, *pair) for pair in pairs if any(of is group for of in pair)]
-    return interval(list(values.values())).beside([of for of in found if of is not None])
+    return str(interval(list(values.values())))
 
 
 def _less(quantity: Quantity, group: Setting, first: Setting) -> Interval | None:

@@ -6,7 +6,7 @@ differences are taken seed by seed before the mean.
 """
 
 from collections.abc import Sequence
-from math import atan, cos, floor, log10, pi, sin, sqrt
+from math import atan, cos, pi, sin, sqrt
 from typing import NamedTuple
 
 CONFIDENCE = 0.95
@@ -25,46 +25,14 @@ class Interval(NamedTuple):
     num_values: int
 
     def __str__(self) -> str:
-        """The mean with the digits that the interval carries, and the half width; a mean within its
-        half width keeps two digits, or those of a half width of two digits.
-        """
-        return self.beside([])
-
-    def beside(self, differences: Sequence["Interval"], values: Sequence[float] = ()) -> str:
-        """`str`, with no fewer decimal places than differences from it that stand near and are
-        distinguishable from zero have: else 7 and 7 would differ by 0.4. values: its own if they
-        stand near, among which the mean stays: else 20 would be the mean of 23 and 25.
-        """
-        known = [of._places for of in differences if not of.includes_zero]
-        needed = [places for places in known if places is not None]
-        if self._places is None:
-            text = _rounded(self.mean, 3 if self.half_width is None else 4)
-            fewest = max([0, *needed])
-            is_enough = len(text.partition(".")[2]) >= fewest
-            return text if is_enough else f"{self.mean:,.{fewest}f}"
-        places = self._among(values, max([self._places, *needed]))
-        shown = [round(value, places) for value in (self.mean, self.half_width or 0.0)]
+        """The half width with two digits, and the mean to the same decimal place."""
+        if self.half_width is None:
+            return _rounded(self.mean, 3)
+        if self.half_width <= ROUNDING * abs(self.mean):
+            return _rounded(self.mean, 4)
+        places = 1 - int(f"{self.half_width:.1e}".partition("e")[2])
+        shown = [round(value, places) + 0.0 for value in (self.mean, self.half_width)]  # no -0
         return " ± ".join(f"{value:,.{max(places, 0)}f}" for value in shown)
-
-    def _among(self, values: Sequence[float], fewest: int) -> int:
-        """Decimal places, up to two more, at which the rounded mean is none beyond the values."""
-        for places in (fewest, fewest + 1):
-            if not values or min(values) <= round(self.mean, places) <= max(values):
-                return places
-        return fewest + 2
-
-    @property
-    def _places(self) -> int | None:
-        """Decimal places of the text; None of a mean without a width that limits them."""
-        if self.half_width is None or self.half_width <= ROUNDING * abs(self.mean):
-            return None
-        places = decimals(self.half_width)
-        if places is None:
-            return None
-        has_one_digit = self.half_width * 10.0**places < 10
-        if has_one_digit and abs(self.mean) < min(self.half_width, 10.0 ** (1 - places)):
-            return places + 1
-        return places
 
     @property
     def includes_zero(self) -> bool:
@@ -113,14 +81,6 @@ def within_step(interval: Interval, step: float) -> Interval:
 def paired(values: Sequence[float], reference: Sequence[float]) -> Interval:
     """The mean difference from the reference, whose values are of the same seeds in this order."""
     return interval([a - b for a, b in zip(values, reference, strict=True)])
-
-
-def decimals(half_width: float) -> int | None:
-    """Decimal places of the interval's first digit, of its second after a 1; None for no width."""
-    if not half_width > 0:
-        return None
-    places = -floor(log10(half_width))
-    return places + 1 if half_width * 10**places < 2 else places
 
 
 def student_t(degrees: int, probability: float = CONFIDENCE) -> float:
