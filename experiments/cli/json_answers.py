@@ -328,13 +328,15 @@ class MendChange:
         words: the overrides that make it
         note: what to know of it; empty for nothing
         verdict: `better`, `better by less than 2%`, `not distinguishable`, `changes nothing`,
-            `worse by less than 2%`, `other costs: not compared` or `worse`, by the goal; empty for
-            the server as it is
+            `worse by less than 2%`, `other costs: not compared` or `worse`, by the goal; of changes
+            that ran with few seeds `no gain on the first seeds` or `worse on the first seeds`;
+            empty for the server as it is
         p_value: of the goal's difference, adjusted for the number of changes (Holm); null if the
             change was not tested
         losses: the quantities that it makes worse by 2% or more, the goal by the verdict, others by
             the 95% interval of each
         numbers: over the seeds
+        num_seeds: seeds that it ran with, from the first on
         num_overloaded: seeds on which the server did not keep up with the arrivals
         num_rejected: requests that were rejected, over all seeds
     """
@@ -346,6 +348,7 @@ class MendChange:
     p_value: float | None
     losses: list[str]
     numbers: list[MendNumber]
+    num_seeds: int
     num_overloaded: int
     num_rejected: int
 
@@ -358,7 +361,7 @@ class MendAnswer:
         goal: the quantity by which changes are judged
         preempts: whether the server as it is preempts on any seed
         costs: the source of the costs and their tested error
-        seeds: the seeds of every change
+        seeds: of the server as it is, and of each change that may be the best by the first ones
         server: the server as it is
         changes: the best first
         best: the change to make; null: no option of vLLM ends the preemptions and makes nothing
@@ -640,7 +643,7 @@ def _mend_change(tried: "Tried", mending: "Mending") -> MendChange:
         (value, half), (difference, half_of_it) = pairs
         numbers.append(MendNumber(name, value, half, difference, half_of_it))
     verdict = mending.verdicts.get(change, Verdict(word=""))
-    counts = (tried.num_overloaded, tried.num_rejected)
+    counts = (len(tried.summaries), tried.num_overloaded, tried.num_rejected)
     found = (verdict.word, verdict.p_value, [*verdict.losses], numbers, *counts)
     return MendChange(change.name, list(change.words), change.note, *found)
 

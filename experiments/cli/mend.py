@@ -14,7 +14,10 @@ if TYPE_CHECKING:
 
 RUNS = Path("runs/mend")
 Command = Annotated[str, Parameter(name="COMMAND", help='a server\'s command: "vllm serve MODEL"')]
-SeedCount = Annotated[AtLeastOne, Parameter(help="run everything with the seeds 0 to N - 1")]
+SeedCount = Annotated[
+    AtLeastOne,
+    Parameter(help="seeds, from 0 on: of the server, and of changes that the first 3 leave open"),
+]
 By = Annotated[
     str | None,
     Parameter(
@@ -39,7 +42,8 @@ def mend(
     """Find the change that betters a vLLM server which preempts.
 
     The server runs as it is, then with fewer sequences, with more memory or a larger pool, with
-    other budgets of a batch, with swapping and with a watermark, all on the same seeds. A change is
+    other budgets of a batch, with swapping and with a watermark, all on the same seeds: each change
+    on three, and on all if it may be the best by these. A change is
     better if the goal's difference, seed by seed, is distinguishable (p < 0.05, corrected for the
     number of changes) and at least 2% of the goal. Prints a table with 95% intervals, the best
     change first, and the differences. A change whose runs fail has no verdict.

@@ -14,7 +14,20 @@ RELEVANT = 0.02  # of the goal's mean, below which a difference is no reason for
 BETTER, EQUAL, UNKNOWN = "better", "changes nothing", "not distinguishable"
 LITTLE, LITTLE_WORSE = (f"{word} by less than {RELEVANT:.0%}" for word in ("better", "worse"))
 WORSE, OTHER_COSTS = "worse", "other costs: not compared"
-WORDS = (BETTER, LITTLE, UNKNOWN, EQUAL, LITTLE_WORSE, OTHER_COSTS, WORSE)  # in the table's order
+NO_GAIN_AT_FIRST, WORSE_AT_FIRST = "no gain on the first seeds", "worse on the first seeds"
+AT_FIRST = (NO_GAIN_AT_FIRST, WORSE_AT_FIRST)  # of changes that no more seeds run with
+WORDS = (  # in the table's order
+    BETTER,
+    LITTLE,
+    UNKNOWN,
+    EQUAL,
+    LITTLE_WORSE,
+    NO_GAIN_AT_FIRST,
+    OTHER_COSTS,
+    WORSE_AT_FIRST,
+    WORSE,
+)
+NO_CURE = (WORSE, WORSE_AT_FIRST, OTHER_COSTS)
 
 
 class Verdict(NamedTuple):
@@ -34,14 +47,15 @@ def verdicts(changes: Sequence[Tried], reference: Tried, goal: Goal) -> list[Ver
     if the difference, seed by seed, is distinguishable from zero (Student's t) at LEVEL over all
     changes together (Holm), and LITTLE or LITTLE_WORSE if it is so by less than RELEVANT. A change
     loses what is worse by RELEVANT or more: the goal by its verdict, another number if the 95%
-    interval of that difference alone leaves no doubt.
+    interval of that difference alone leaves no doubt. A change with the first seeds alone is not
+    tested, but counts: of fewer tests, the verdicts of the others would be bolder.
     """
-    untested = [_untested(tried, reference, goal) for tried in changes]
+    untested = [_word_without_test(tried, reference, goal) for tried in changes]
     tested = [tried for tried, word in zip(changes, untested, strict=True) if word is None]
     differences = [_difference(tried, reference, goal) for tried in tested]
-    adjusted = holm([difference.p_value for difference in differences])
-    mean = reference.mean(goal.number)
-    relevant = 0.0 if mean is None else RELEVANT * abs(mean.mean)
+    left_out = [1.0 for word in untested if word in AT_FIRST]
+    adjusted = holm([*(of.p_value for of in differences), *left_out])[: len(differences)]
+    relevant = _relevant(reference, goal)
     of_tested = (
         _verdict(loss_of(goal.number, difference.mean), p_value, relevant)._replace(
             difference=deciding(difference, p_value)
@@ -54,6 +68,32 @@ def verdicts(changes: Sequence[Tried], reference: Tried, goal: Goal) -> list[Ver
         of_it._replace(losses=_losses(of_it, tried, reference, goal.number))
         for of_it, tried in pairs
     ]
+
+
+def verdict_at_first(tried: Tried, reference: Tried, goal: Goal) -> str | None:
+    """The verdict on a change that the first seeds keep from being the best; None if it may be:
+    with other seeds it may end all preemptions, or better the goal. Whatever this leaves out makes
+    no other change the best, for each is tested as if all had run.
+    """
+    if word := _untested(tried, reference, goal):
+        return word
+    relevant = _relevant(reference.with_seeds_of(tried), goal)
+    losses = [loss_of(goal.number, of) for of in tried.differences(goal.number, reference) or ()]
+    if all(loss >= relevant for loss in losses):
+        return WORSE_AT_FIRST
+    is_without_gain = tried.num_preempted > 0 and all(-loss < relevant for loss in losses)
+    return NO_GAIN_AT_FIRST if is_without_gain else None
+
+
+def _word_without_test(tried: Tried, reference: Tried, goal: Goal) -> str | None:
+    is_short = len(tried.summaries) < len(reference.summaries)
+    return (verdict_at_first if is_short else _untested)(tried, reference, goal)
+
+
+def _relevant(reference: Tried, goal: Goal) -> float:
+    """The difference of the goal's number from which it is a reason for a change."""
+    mean = reference.mean(goal.number)
+    return 0.0 if mean is None else RELEVANT * abs(mean.mean)
 
 
 def _losses(verdict: Verdict, tried: Tried, reference: Tried, goal: str) -> tuple[str, ...]:
@@ -81,7 +121,7 @@ def _untested(tried: Tried, reference: Tried, goal: Goal) -> str | None:
     if costs_of(tried.summaries[0]) != costs_of(reference.summaries[0]):
         return OTHER_COSTS
     is_known = tried.less(goal.number, reference) is not None
-    if not is_known or tried.num_rejected > reference.num_rejected:
+    if not is_known or tried.num_rejected > reference.with_seeds_of(tried).num_rejected:
         return WORSE
     return EQUAL if tried.equals(reference) else None
 

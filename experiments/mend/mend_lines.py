@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from testbed.experiments.mend.change_verdicts import BETTER, LEVEL, OTHER_COSTS, RELEVANT, WORSE
+from testbed.experiments.mend.change_verdicts import BETTER, LEVEL, NO_CURE, RELEVANT
 from testbed.experiments.mend.goals import PREEMPTIONS
 from testbed.experiments.mend.server_changes import NOT_OF_VLLM
 from testbed.experiments.mend.trials import Mending
@@ -33,6 +33,8 @@ def lines_of(mending: Mending) -> Iterator[str]:
     yield WINDOW
     yield from few_requests(mending.server.summaries)
     yield from window_remarks(mending)
+    if mending.left_out:
+        yield _first_seeds(mending)
     if mending.num_tested:
         yield (
             f"verdicts: by the differences of {mending.goal.number} on the same seeds (--by names "
@@ -56,9 +58,18 @@ def lines_of(mending: Mending) -> Iterator[str]:
         yield f"without any preemption, on every seed: {names or 'none of the changes'}"
 
 
+def _first_seeds(mending: Mending) -> str:
+    few, number = len(mending.left_out[0].summaries), mending.goal.number
+    return (
+        f"first seeds: every change ran with {few}, and with all {len(mending.seeds)} if it may be "
+        f"the best: not worse in {number} by {RELEVANT:.0%} or more on each of the {few}, and "
+        f"better by that on one of them or without a preemption; --seeds {few} stops there"
+    )
+
+
 def _with_cost(tried: Tried, mending: Mending) -> str:
     word = mending.verdicts[tried.change].word
-    worse = _losses(tried, mending) if word not in (WORSE, OTHER_COSTS) else ""
+    worse = _losses(tried, mending) if word not in NO_CURE else ""
     cost = f"{word}; {worse}" if worse else word
     return f"{tried.change.name} ({cost})"
 
@@ -181,7 +192,10 @@ def differences_of(mending: Mending) -> list[list[str]]:
 
 def _rejections(mending: Mending) -> Iterator[str]:
     """The requests that the server rejects, and each change that rejects another number."""
-    others = [of for of in mending.tried if of.num_rejected != mending.server.num_rejected]
+    server = mending.server
+    others = [
+        of for of in mending.tried if of.num_rejected != server.with_seeds_of(of).num_rejected
+    ]
     for tried in (mending.server, *others):
         if tried.num_rejected or others:
             yield (
@@ -202,12 +216,5 @@ def _name(tried: Tried) -> str:
 
 
 def _cells(tried: Tried, mending: Mending) -> list[str]:
-    """The means, with the digits of their differences from the server as it is."""
-    others = mending.tried if tried is mending.server else [tried]
-    cells = []
-    for name in mending.numbers:
-        found = [mending.difference(other, name) for other in others]
-        mean = tried.mean(name)
-        shown = [of for of in found if of is not None]
-        cells.append("-" if mean is None else mean.beside(shown))
-    return cells
+    means = (tried.mean(name) for name in mending.numbers)
+    return ["-" if mean is None else str(mean) for mean in means]

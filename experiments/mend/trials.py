@@ -3,18 +3,19 @@
 import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from testbed.core.errors import InputError
 from testbed.experiments.cli.working_folder import enter
 from testbed.experiments.mend.change_verdicts import (
+    AT_FIRST,
     BETTER,
-    OTHER_COSTS,
+    NO_CURE,
     WORDS,
-    WORSE,
     Verdict,
+    verdict_at_first,
     verdicts,
 )
 from testbed.experiments.mend.goals import (
@@ -38,6 +39,7 @@ from testbed.run.override_words import key_of
 from testbed.study.replications import Interval
 
 SLO = "slo."
+FIRST_SEEDS = 3  # of every change; those that may be the best run with the others too
 
 
 @dataclass(frozen=True)
@@ -93,6 +95,7 @@ class Mending:
             if tried.num_preempted < self.server.num_preempted
             and tried.change.note != NOT_OF_VLLM
             and not self.worsens(tried)
+            and tried not in self.left_out
         )
         return min(fewer, key=lambda tried: tried.num_preempted, default=None)
 
@@ -103,8 +106,14 @@ class Mending:
 
     @property
     def num_tested(self) -> int:
-        """The changes whose differences were tested together."""
-        return sum(verdict.p_value is not None for verdict in self.verdicts.values())
+        """The changes whose differences count as tested together."""
+        is_tested = (of.p_value is not None for of in self.verdicts.values())
+        return sum(is_tested) + len(self.left_out)
+
+    @property
+    def left_out(self) -> list[Tried]:
+        """The changes that ran with the first seeds alone."""
+        return [tried for tried in self.tried if self.verdicts[tried.change].word in AT_FIRST]
 
     @property
     def without_preemptions(self) -> list[Tried]:
@@ -150,7 +159,7 @@ class Mending:
 
     def _exceeds(self, tried: Tried, best: Tried, losses: set[str]) -> bool:
         word, name = self.verdicts[tried.change].word, self.goal.number
-        if word in (WORSE, OTHER_COSTS) or tried.change.note == NOT_OF_VLLM:
+        if word in NO_CURE or tried.change.note == NOT_OF_VLLM:
             return False
         difference = tried.less(name, best)
         is_ahead = difference is not None and loss_of(name, difference.mean) < 0
@@ -168,7 +177,7 @@ class Mending:
     def worsens(self, tried: Tried) -> bool:
         """True if a change makes the goal or another number worse, or is not compared."""
         verdict = self.verdicts[tried.change]
-        return verdict.word in (WORSE, OTHER_COSTS) or bool(verdict.losses)
+        return verdict.word in NO_CURE or bool(verdict.losses)
 
     @property
     def arrivals_s(self) -> float:
@@ -201,7 +210,7 @@ class Search:
         """
         goal = goal_of(self.by, has_slo=any(key_of(word).startswith(SLO) for word in self.words))
         served = translation.served(self.command, self.words)
-        as_it_is = self._tried([NONE])[NONE]
+        as_it_is = self._tried([NONE], self.seeds)[NONE]
         if isinstance(as_it_is, InputError):
             raise as_it_is
         if as_it_is.num_rejected == as_it_is.num_arrived:
@@ -213,7 +222,8 @@ class Search:
         if not as_it_is.num_preempted:
             return Mending(goal, self.seeds, as_it_is, (), {}, {})
         own_blocks = translation.own_blocks(served, self.words)
-        results = self._tried(changes_of(served.server, as_it_is.num_held, own_blocks))
+        changes = changes_of(served.server, as_it_is.num_held, own_blocks)
+        results = self._screened(changes, as_it_is, goal)
         tried = [result for result in results.values() if isinstance(result, Tried)]
         failed = {of: str(error) for of, error in results.items() if isinstance(error, InputError)}
         of_changes = {
@@ -223,8 +233,25 @@ class Search:
         ranked = sorted(tried, key=_rank(of_changes, goal))
         return Mending(goal, self.seeds, as_it_is, ranked, of_changes, failed)
 
-    def _tried(self, changes: Sequence[Change]) -> dict[Change, Tried | InputError]:
-        """The runs of each change, or the reason why one of them is missing."""
+    def _screened(
+        self, changes: Sequence[Change], as_it_is: Tried, goal: Goal
+    ) -> dict[Change, Tried | InputError]:
+        """The runs of each change with the first seeds, and with all if it may be the best then."""
+        results = self._tried(changes, self.seeds[:FIRST_SEEDS])
+        further = [
+            of.change
+            for of in results.values()
+            if isinstance(of, Tried) and verdict_at_first(of, as_it_is, goal) is None
+        ]
+        if others := self.seeds[FIRST_SEEDS:]:
+            for change, result in self._tried(further, others).items():
+                results[change] = _joined(results[change], result)
+        return results
+
+    def _tried(
+        self, changes: Sequence[Change], seeds: Sequence[int]
+    ) -> dict[Change, Tried | InputError]:
+        """The runs of each change with these seeds, or the reason why one of them is missing."""
         results = dict[Change, Tried | InputError]()
         jobs = dict[Change, list[Trial]]()
         for change in changes:
@@ -236,21 +263,21 @@ class Search:
                 results[change] = error
                 continue
             here = (self.runs.absolute(), os.getcwd())
-            jobs[change] = [Trial(words, seed, *here) for seed in self.seeds]
+            jobs[change] = [Trial(words, seed, *here) for seed in seeds]
         flat = [job for of_change in jobs.values() for job in of_change]
         progress = Progress("runs")
         with status_line(lambda: f"mend{progress}"):
             outcomes = self._outcomes(flat, progress)
             for change in jobs:
-                results[change] = _gathered(change, [next(outcomes) for _ in self.seeds])
-                _print_status(f"{change.name}: run with {len(self.seeds)} seeds")
+                results[change] = _gathered(change, [next(outcomes) for _ in seeds])
+                _print_status(f"{change.name}: run with {len(seeds)} seeds")
         return results
 
     def _outcomes(
         self, jobs: Sequence[Trial], progress: Progress
     ) -> Iterator[dict[str, Any] | InputError]:
         """The summary or the error of each job, in order."""
-        _print_status(f"mend: {len(jobs)} runs, {len(self.seeds)} seeds of each server")
+        _print_status(f"mend: {len(jobs)} runs")
         for done, outcome in enumerate(launched(self.launcher, jobs, self.runs), start=1):
             progress.checked(done, len(jobs))
             yield outcome
@@ -275,6 +302,13 @@ def _gathered(
     if error is not None:
         return error
     return Tried(change, [outcome for outcome in outcomes if isinstance(outcome, dict)])
+
+
+def _joined(first: Tried | InputError, others: Tried | InputError) -> Tried | InputError:
+    """The runs of a change with more seeds, or the reason why one of them is missing."""
+    if isinstance(first, Tried) and isinstance(others, Tried):
+        return replace(first, summaries=[*first.summaries, *others.summaries])
+    return others
 
 
 def _rank(of_changes: Mapping[Change, Verdict], goal: Goal) -> Callable[[Tried], tuple[float, ...]]:

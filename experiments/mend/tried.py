@@ -1,7 +1,7 @@
 """A change of a server, and its runs."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import fmean
 from typing import Any
 
@@ -11,7 +11,7 @@ from testbed.run.metrics import WHILE_ARRIVING
 from testbed.run.simulate import OVERLOAD
 from testbed.run.while_arriving import is_filling
 from testbed.study.capacity_search import filling_share
-from testbed.study.replications import Interval, interval, paired
+from testbed.study.replications import Interval, interval
 
 
 @dataclass(frozen=True)
@@ -28,8 +28,19 @@ class Tried:
 
     def less(self, name: str, reference: "Tried") -> Interval | None:
         """The difference from the reference, seed by seed; None if a seed has none."""
-        values, others = self._values(name), reference._values(name)
-        return None if values is None or others is None else paired(values, others)
+        differences = self.differences(name, reference)
+        return None if differences is None else interval(differences)
+
+    def differences(self, name: str, reference: "Tried") -> list[float] | None:
+        """The difference from the reference with each seed; None if a seed has none."""
+        values, others = self._values(name), reference.with_seeds_of(self)._values(name)
+        if values is None or others is None:
+            return None
+        return [value - other for value, other in zip(values, others, strict=True)]
+
+    def with_seeds_of(self, other: "Tried") -> "Tried":
+        """These runs without those of seeds that the other one, with fewer, has not run."""
+        return replace(self, summaries=self.summaries[: len(other.summaries)])
 
     def _values(self, name: str) -> list[float] | None:
         values = [NUMBERS[name](summary) for summary in self.summaries]
@@ -87,4 +98,5 @@ class Tried:
 
     def equals(self, reference: "Tried") -> bool:
         """True if every number is the reference's, with every seed."""
-        return all(self._values(name) == reference._values(name) for name in NUMBERS)
+        others = reference.with_seeds_of(self)
+        return all(self._values(name) == others._values(name) for name in NUMBERS)

@@ -4,7 +4,7 @@ it, still fill in its second half, or fill for too much of it.
 
 from collections.abc import Iterator, Sequence
 
-from testbed.experiments.mend.change_verdicts import WORSE
+from testbed.experiments.mend.change_verdicts import WORSE, WORSE_AT_FIRST
 from testbed.experiments.mend.trials import Mending
 from testbed.experiments.mend.tried import Tried
 from testbed.experiments.runs.points import Point, Setting
@@ -25,8 +25,8 @@ def window_remarks(mending: Mending) -> list[str]:
     would be worse in longer runs too.
     """
     words = {change: verdict.word for change, verdict in mending.verdicts.items()}
-    worse = [tried for tried in mending.tried if words[tried.change] == WORSE]
-    others = [tried for tried in mending.tried if words[tried.change] != WORSE]
+    worse = [tried for tried in mending.tried if words[tried.change] in (WORSE, WORSE_AT_FIRST)]
+    others = [tried for tried in mending.tried if tried not in worse]
     lines = [*_remarks([mending.server, *others])]
     return [*_overloads(worse), *lines, *([OF_WINDOW] if lines else [])]
 

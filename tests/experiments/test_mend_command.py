@@ -11,11 +11,14 @@ from testbed.experiments.mend.change_verdicts import (
     EQUAL,
     LITTLE,
     LITTLE_WORSE,
+    NO_GAIN_AT_FIRST,
     OTHER_COSTS,
     UNKNOWN,
     WORDS,
     WORSE,
+    WORSE_AT_FIRST,
     Verdict,
+    verdict_at_first,
     verdicts,
 )
 from testbed.experiments.mend.goals import GOALS, GOODPUT, INSIDE, PREEMPTIONS
@@ -68,7 +71,7 @@ def test_a_small_pool_is_mended_by_fewer_sequences(mended):
     ranks = [WORDS.index(change["verdict"]) for change in answer["changes"]]
     assert ranks == sorted(ranks)
     ours = numbers(answer["server"])
-    for change in answer["changes"]:
+    for change in (of for of in answer["changes"] if of["num_seeds"] == len(answer["seeds"])):
         for name, row in numbers(change).items():
             assert row["difference"] == pytest.approx(row["mean"] - ours[name]["mean"], abs=1e-9)
 
@@ -182,6 +185,42 @@ def test_verdicts_are_corrected_for_their_number():
     assert [verdict.word for verdict in several] == [UNKNOWN, UNKNOWN, EQUAL, UNKNOWN]
     assert several[1].p_value == pytest.approx(3 * alone.p_value)
     assert several[2].p_value is None
+
+
+FIRST = (
+    pytest.param(tried((0, 8.0), (0, 8.1)), WORSE_AT_FIRST, id="later on each"),
+    pytest.param(tried((0, 8.0), (0, 5.1)), None, id="no preemption, later on one"),
+    pytest.param(tried((9, 4.99), (0, 5.3)), NO_GAIN_AT_FIRST, id="less than 2% on each"),
+    pytest.param(tried((9, 4.8), (9, 9.9)), None, id="4% on one"),
+    pytest.param(tried((100, 5.0), (110, 5.1)), EQUAL, id="the same runs"),
+    pytest.param(tried((0, 1.0), (0, 1.0), rejected=1), WORSE, id="rejects"),
+)
+
+
+@pytest.mark.parametrize(("change", "word"), FIRST)
+def test_the_first_seeds_leave_out_what_they_keep_from_being_the_best(change, word):
+    assert verdict_at_first(change, AS_IT_IS, GOALS["latency"]) == word
+
+
+def test_what_the_first_seeds_leave_out_makes_no_other_verdict_bolder():
+    faster, later = tried((100, 4.75), (110, 4.95), (120, 5.0)), tried((100, 5.3), (110, 5.5))
+    whole = tried((100, 5.3), (110, 5.5), (120, 5.2))
+    [of_whole, _] = verdicts([faster, whole], AS_IT_IS, GOALS["latency"])
+    [of_first, left_out] = verdicts([faster, later], AS_IT_IS, GOALS["latency"])
+    assert (left_out.word, left_out.p_value) == (WORSE_AT_FIRST, None)
+    assert of_first.p_value >= of_whole.p_value
+    found = mending(("faster", "", faster), ("later", "", later))
+    assert (found.num_tested, [of.change.name for of in found.left_out]) == (2, ["later"])
+    assert any(line.startswith("first seeds: every change ran with 2,") for line in lines_of(found))
+    assert found.difference(found.left_out[0], PREEMPTIONS).num_values == 2
+
+
+def test_changes_run_with_more_seeds_if_they_may_be_the_best(mended):
+    answer = mended(2000, "--seeds", "4")[1]
+    counts = {change["verdict"]: change["num_seeds"] for change in answer["changes"]}
+    assert answer["server"]["num_seeds"] == 4
+    assert counts.pop(WORSE_AT_FIRST) == 3
+    assert 4 in counts.values()
 
 
 def test_the_interval_of_a_difference_is_that_of_its_verdict():
