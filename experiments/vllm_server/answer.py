@@ -34,6 +34,15 @@ UNSEEN = "what torch sees of this GPU's memory is not known: usually 1 to 2% les
 MOVES_TOKENS = "--enable-lora", "--speculative-config", CACHE_TYPE
 ADAPTERS = "the time that adapters take is not modelled, only their memory"
 WATERMARK = "policy.watermark"
+NO_WATERMARK = f"{WATERMARK}=0"
+WITH_WATERMARK = (  # by default, the paper's; beside a command they keep none, as vLLM V1
+    "paged",
+    "prefix_caching",
+    "tiered",
+    "tiered_exclusive",
+    "grouped",
+    "grouped_caching",
+)
 EQUAL_SHARES = 0.02  # by which tokens over a request's length and the concurrency may differ
 GRAPHS = (
     "CUDA graphs take 0.5 to 1.9 GiB of the {left:.2f} GiB that are not usable: this release "
@@ -281,14 +290,15 @@ def kv_lines(server: Server) -> list[str]:
 
 def rule_lines(server: Server, choices: Mapping[str, str]) -> list[str]:
     """The rules that follow from the release and the command, one line. choices: overrides by key;
-    another policy has a watermark of its own, which its summary says.
+    a plug-in, and the paper's own version of vLLM, have their watermark, which their summary says.
     """
     values = server.values
     reserves = values.get("--scheduler-reserve-full-isl") != OFF
     admission = "its whole prompt" if reserves else "its first chunk"
     groups = len(server.pages.windows)
     null = "page, of one group" if groups > 1 else "block"
-    watermark = "" if choices.keys() & {"policy", WATERMARK} else "no watermark, "
+    has_own = choices.get("policy", "") not in ("", *WITH_WATERMARK) or WATERMARK in choices
+    watermark = "" if has_own else "no watermark, "
     return [
         f"vLLM {server.release.number}: a request is admitted if {admission} fits, "
         f"{watermark}one null {null}; pages of {server.pages.page_bytes:,} bytes, {groups} to a "

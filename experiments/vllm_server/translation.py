@@ -14,6 +14,8 @@ from testbed.experiments.runs.taken_values import BLOCK_SIZE as BLOCK_SIZE_KEY
 from testbed.experiments.runs.taken_values import not_taken, policy_takes
 from testbed.experiments.runs.words import chosen, user_folders
 from testbed.experiments.vllm_server.answer import (
+    NO_WATERMARK,
+    WITH_WATERMARK,
     kv_lines,
     replica_lines,
     rule_lines,
@@ -62,6 +64,8 @@ def expand(command: str | None, others: Sequence[str], on_note: OnNote = print_n
     _check_policy(server, choices)
     in_blocks = policy_takes(choices, BLOCK_SIZE_KEY)
     words = overrides_of(server, command_of_all, user_folders(others), in_blocks=in_blocks)
+    if choices.get("policy") in WITH_WATERMARK and NO_WATERMARK not in words:
+        words.append(NO_WATERMARK)
     left_out = [word for word in not_taken(words, choices) if key_of(word) not in choices]
     from_user = [word for word in others if key_of(word) not in taken]
     kept = {key_of(word) for word in from_user}
@@ -300,7 +304,7 @@ def _policy_words(server: Server) -> list[str]:
     if server.pages.is_grouped:
         return words_of_groups(caches=server.caches_prefixes)
     if not server.caches_prefixes:
-        return ["policy=paged", "policy.watermark=0"]
+        return ["policy=paged", NO_WATERMARK]
     if server.offloading is not None:
         return _offloading_words(server.offloading)
     return ["policy=prefix_caching_v1"] if len(server.model.groups) > 1 else []

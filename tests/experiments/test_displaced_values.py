@@ -5,9 +5,14 @@ from functools import partial
 import pytest
 
 from testbed import simulate, sweep
+from testbed.experiments.runs.choice_names import names_of
+from testbed.experiments.runs.compose import composed
 from testbed.experiments.sglang_server import translation as of_sglang
 from testbed.experiments.vllm_server import translation as of_vllm
+from testbed.experiments.vllm_server.answer import NO_WATERMARK, WITH_WATERMARK
+from testbed.run.constructor_parameters import parameters_of
 from testbed.run.override_words import displaced_words
+from testbed.run.parts import locate
 
 GPU = "gpu=h100-80gb"
 COMMAND = "vllm serve Qwen/Qwen3-8B -tp 2 --data-parallel-size 4 --num-gpu-blocks-override 9000"
@@ -93,15 +98,37 @@ def test_the_replicas_that_run_are_those_that_the_start_says():
     assert "2 replicas" in said
 
 
-@pytest.mark.parametrize("word", ["policy=paged", "policy.watermark=0.02"])
-def test_only_the_servers_own_policy_is_said_to_have_no_watermark(word):
-    def notes(*words):
-        said = list[str]()
-        of_vllm.expand("vllm serve Qwen/Qwen3-8B", [GPU, *words], said.append)
-        return " ".join(said)
+def expanded(*words):
+    """The words beside a command, and the notes on them."""
+    notes = list[str]()
+    found = of_vllm.expand("vllm serve Qwen/Qwen3-8B", [GPU, *words], notes.append)
+    return found, " ".join(notes)
 
-    assert "no watermark" in notes()
-    assert "no watermark" not in notes(word)
+
+@pytest.mark.parametrize("word", ["policy=paged_2023", "policy.watermark=0.02"])
+def test_a_policy_with_a_watermark_is_not_said_to_have_none(word):
+    assert "no watermark" in expanded()[1]
+    assert "no watermark" not in expanded(word)[1]
+
+
+def test_policies_that_ship_admit_as_the_server_beside_its_command():
+    """The paper's watermark of 1% is none of vLLM V1's; its own version of vLLM keeps it."""
+    classes = {
+        name: composed("run", [f"policy={name}"]).policy._target_
+        for name in names_of("policy")
+        if name != "custom"
+    }
+    defaults = {
+        name: parameters_of(locate(cls, "policy")).defaults for name, cls in classes.items()
+    }
+    kept = {name for name, of in defaults.items() if of.get("watermark")}
+    assert kept == {*WITH_WATERMARK, "paged_2023"}
+    for name in WITH_WATERMARK:
+        words, notes = expanded(f"policy={name}")
+        assert words.count(NO_WATERMARK) == 1
+        assert "no watermark" in notes
+    assert "policy.watermark=0.01" in expanded("policy=paged", "policy.watermark=0.01")[0]
+    assert NO_WATERMARK not in expanded("policy=paged", "policy.watermark=0.01")[0]
 
 
 @pytest.mark.parametrize(("blocks", "is_said"), [(512, True), (513, False)])  # one is null
