@@ -18,7 +18,7 @@ SMALLEST_P = 0.001  # below it the digits of a p-value say nothing more
 
 def head_of(mending: Mending) -> list[str]:
     """The head of the table of numbers."""
-    return ["change", "verdict", "p", "makes worse", *mending.numbers]
+    return ["change", "verdict", "p", "makes worse", "seeds", *mending.numbers]
 
 
 def head_of_differences(mending: Mending) -> list[str]:
@@ -216,5 +216,6 @@ def _name(tried: Tried) -> str:
 
 
 def _cells(tried: Tried, mending: Mending) -> list[str]:
+    """The seeds and the means."""
     means = (tried.mean(name) for name in mending.numbers)
-    return ["-" if mean is None else str(mean) for mean in means]
+    return [str(len(tried.summaries)), *("-" if mean is None else str(mean) for mean in means)]

@@ -36,6 +36,7 @@ from testbed.experiments.runs.progress import Progress, status_line
 from testbed.experiments.runs.run_folder import run_into
 from testbed.experiments.vllm_server import translation
 from testbed.run.override_words import key_of
+from testbed.run.summaries import remedy_for_rejections
 from testbed.study.replications import Interval
 
 SLO = "slo."
@@ -217,7 +218,7 @@ class Search:
             raise InputError(
                 key="trace",
                 problem="every request is longer than the server takes",
-                remedy="raise --max-model-len, or send shorter requests",
+                remedy=remedy_for_rejections(as_it_is.summaries[0]),
             )
         if not as_it_is.num_preempted:
             return Mending(goal, self.seeds, as_it_is, (), {}, {})

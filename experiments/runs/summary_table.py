@@ -21,6 +21,7 @@ from testbed.run.summaries import (
     SAMPLES,
     UNREAD,
     costs_of,
+    remedy_for_rejections,
     was_served,
 )
 from testbed.run.while_arriving import ARRIVED, COMPLETED, LAST_ARRIVAL, is_filling
@@ -34,10 +35,6 @@ NOTES = {  # above it too: what each is about
     UNREAD: "trace",
     SAMPLES: "samples",
 }
-ALL_REJECTED = (
-    "every request is longer than the server takes (raise --max-model-len or model.max_len, or "
-    "send shorter ones)"
-)
 STOPPED_TEXT = (
     "the mean latency of all is at least {} s/token; what follows is of those that ended before"
 )
@@ -123,7 +120,8 @@ def _latency_rows(summary: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """
     requests = summary["requests"]
     if requests["arrived"] and requests.get("rejected") == requests["arrived"]:
-        yield "latencies", f"none: {ALL_REJECTED}"
+        remedy = remedy_for_rejections(summary)
+        yield "latencies", f"none: every request is longer than the server takes ({remedy})"
         return
     yield "time to first token", _spread(summary["ttft_s"], "s")
     yield "time per output token", _spread(summary["tpot_s"], "s")

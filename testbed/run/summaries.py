@@ -75,6 +75,19 @@ def origin_of(summary: Mapping[str, Any]) -> str:
     return f"derived for {device} from {where} ({profile.get('way', 'other GPU')}){software}"
 
 
+def remedy_for_rejections(summary: Mapping[str, Any]) -> str:
+    """The way for a server to take requests that it rejects as too long: its pool limits them, or
+    the longest sequence that it allows.
+    """
+    of_run = summary.get(RUN, {})
+    slots, longest = of_run.get("pool_slots"), of_run.get("max_model_len")
+    if longest is None:
+        return "raise model.max_len or the memory of the pool, or send shorter requests"
+    if slots < longest:
+        return f"the pool has {slots:,} tokens: give it more blocks or memory, or send shorter ones"
+    return "raise --max-model-len or model.max_len, or send shorter requests"
+
+
 def flat(summary: Mapping[str, Any]) -> dict[str, Any]:
     """A summary as one row; nested keys are joined by an underscore, keys of the run keep their
     names.

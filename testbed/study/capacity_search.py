@@ -11,7 +11,7 @@ from testbed.run.metrics import OFFERED, SERVED, WHILE_ARRIVING, in_words
 from testbed.run.override_words import key_of
 from testbed.run.result import front_end
 from testbed.run.simulate import FILLING, OVERLOAD, run
-from testbed.run.summaries import HANDOVERS, RUN, about, costs_of, origin_of
+from testbed.run.summaries import HANDOVERS, RUN, about, costs_of, origin_of, remedy_for_rejections
 from testbed.run.while_arriving import ARRIVED, COMPLETED
 from testbed.study.knee import NoRate, NotSustained, highest_rate
 from testbed.study.replications import Interval, interval, within_step
@@ -329,7 +329,7 @@ def _checked(inside: float | None, summary: Mapping[str, Any], rate: float) -> f
             key=RATE,
             value=f"{rate:g}",
             problem="every request is rejected, as longer than the server takes",
-            remedy="raise --max-model-len or max_len, or send shorter requests",
+            remedy=remedy_for_rejections(summary),
         )
     if requests["arrived"] > MAX_REQUESTS:
         raise NoRate(

@@ -1,6 +1,7 @@
 """`testbed mend`: a server as it is, its changes on the same seeds, verdicts by differences."""
 
 import json
+import re
 
 import pytest
 from test_json_answers import check
@@ -109,8 +110,18 @@ def test_a_server_that_cannot_run_is_refused(testbed):
     too_long = testbed("mend", f"{SERVER} 1500 --max-model-len 1000", *LOAD, "--seeds", "1")
     assert (too_long[0], too_long[1]) == (2, "")
     assert "trace: every request is longer" in too_long[2].splitlines()[-1]
+    assert "--max-model-len" in too_long[2].splitlines()[-1]
     seeded = testbed.refused("mend", f"{SERVER} 1500", "gpu=h100-80gb", "seed=3")
     assert "--seeds" in seeded
+
+
+def test_a_pool_that_holds_no_request_is_to_be_larger(testbed):
+    small = f"{SERVER} 60 --max-model-len 8192"
+    mended = testbed("mend", small, *LOAD, "--seeds", "1")[2].splitlines()[-1]
+    printed = testbed("run", "--from-vllm", small, *LOAD)[1]
+    for text in (mended, " ".join(re.sub("│", " ", printed).split())):
+        assert "the pool has 944 tokens: give it more blocks or memory" in text
+        assert "raise --max-model-len" not in text
 
 
 def test_an_slo_is_the_goal(testbed, mended):
@@ -383,7 +394,7 @@ def test_what_a_change_makes_worse_is_said_and_is_no_cure():
     assert mending(late, faster).best.change.name == "faster"
     assert mending(("alike", "", NONE_AND_ALIKE), late).best.change.name == "alike"
     [line] = [line for line in lines_of(mending(late)) if line.startswith("without any preemption")]
-    assert "late (not distinguishable; worse TTFT p99 by 0.6 ± 0.2" in line
+    assert "late (not distinguishable; worse TTFT p99 by 0.60 ± 0.25" in line
 
 
 STEADY = ("steady", "", FASTER)
