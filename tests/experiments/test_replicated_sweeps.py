@@ -134,7 +134,7 @@ def test_differences_on_the_same_seeds_name_their_settings(testbed, tmp_path):
     shown_mean, shown_margin = map(float, cells["TTFT p99, s"].split(" ± "))
     wait, margin = margins["TTFT p99, s"]
     assert wait > margin
-    assert (shown_mean, shown_margin) == (round(wait, -1), round(margin, -1))
+    assert (shown_mean, shown_margin) == (round(wait), round(margin))
     gap, margin = margins["ITL p99, s"]
     assert abs(gap) < margin
     assert cells["ITL p99, s"].startswith("not distinguishable (")
