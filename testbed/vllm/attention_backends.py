@@ -71,7 +71,8 @@ def block_multiple(model: ModelSpec, gpu: GpuSpec, release: Release, backend: st
     usual = kernel_block(model, gpu, release, backend)
     if model.latent is None:
         return usual if backend == FLASH_ATTENTION else BLOCK_SIZE
-    return min(usual, FLASHINFER_MLA) if capability_of(gpu)[0] == BLACKWELL else usual
+    takes_half = capability_of(gpu)[0] == BLACKWELL and not model.latent.index_bytes
+    return min(usual, FLASHINFER_MLA) if takes_half else usual
 
 
 def cache_problem(model: ModelSpec, gpu: GpuSpec, release: Release) -> str:

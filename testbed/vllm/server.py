@@ -42,6 +42,7 @@ from testbed.vllm.start_refusals import (
     check_prompts,
     check_types,
 )
+from testbed.vllm.window_blocks import block_with_windows
 
 if TYPE_CHECKING:
     from testbed.speculation.speculation import Speculation
@@ -265,9 +266,9 @@ def _pages_of(
         is_dense=model.experts is None,
     )
     pages = _pages(reader, model, limits.num_gpus, block_size, under_way)
-    pages = replace(pages, num_shards=reader.whole(SHARDS, 1))
     if pages.is_grouped and speculation is not None:
         pages = _with_drafts(reader, pages, drafted, model, limits, speculation)
+    pages = replace(pages, num_shards=reader.whole(SHARDS, 1))
     pages = with_drafter(pages, drafter, limits.num_gpus)
     return with_cached_states(pages, model, reader.gpu, reader.release) if caches else pages
 
@@ -504,10 +505,10 @@ def _block_size(reader: OptionReader, model: ModelSpec, num_gpus: int) -> int:
     backend = chosen_backend(reader, model)
     size = None
     if reader.value("--block-size") is not None:
-        _check_windows(reader, model)
         size = reader.whole("--block-size", BLOCK_SIZE)
         if not _takes_any_block(reader, model):
             _check_block_size(reader, size, block_multiple(model, gpu, release, backend))
+        size = block_with_windows(reader, model, size, backend)
     caches = _caches(reader, model)
     return block_size_of(
         model, num_gpus, gpu, release, caches=caches, requested=size, backend=backend
@@ -520,15 +521,6 @@ def _takes_any_block(reader: OptionReader, model: ModelSpec) -> bool:
     is_chosen = any(reader.value(name) is not None for name in (ATTENTION, SHARDS))
     is_plain = not any(others) and model.kv_dtype_bytes is None and not model.has_uneven_heads
     return reader.release.has_any_block and is_plain and not is_chosen
-
-
-def _check_windows(reader: OptionReader, model: ModelSpec) -> None:
-    """Raise InputError for a block that no layer has, if windows choose their own."""
-    has_windows_alone = all(group.window is not None for group in model.groups)
-    if has_windows_alone and reader.release.windows_choose_blocks:
-        raise reader.refusal(
-            "--block-size", "layers with a window have blocks of their own in this release"
-        )
 
 
 def _check_delta_kernel(reader: OptionReader, model: ModelSpec) -> None:

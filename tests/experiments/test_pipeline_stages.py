@@ -21,6 +21,7 @@ from testbed.vllm.releases import release_numbered
 CONFIGS = json.loads(FAMILIES.read_text(encoding="utf-8"))
 POOL = f"--kv-cache-memory-bytes {4 << 30}"
 DRAFTER = {"model": "meta-llama/Llama-3.2-1B", "num_speculative_tokens": 2}
+NGRAM = """--speculative-config '{"method":"ngram","num_speculative_tokens":3}'"""
 LLAMA = "vllm serve meta-llama/Llama-3.1-70B"
 QWEN3_MOE = "vllm serve Qwen/Qwen3-30B-A3B --max-model-len 8192"
 
@@ -127,6 +128,8 @@ def test_a_stage_without_attention_is_not_modelled(tmp_path):
         ("qwen3-next", "-tp 8 -dcp 2", "0.33", 3677198, 448.88),  # states are on each GPU
         ("llama4", "-tp 4 -dcp 2", "0.33", 2396745, 292.57),  # and so are chunks
         ("llama", "-tp 4 -dcp 2", "0.33", 4194304, 512.0),
+        ("qwen3-next", f"-tp 8 -dcp 2 {NGRAM}", "0.33", 3273603, 399.61),
+        ("llama4", f"-tp 4 -dcp 2 {NGRAM}", "0.33", 2396745, 292.57),
     ],
 )
 def test_context_parallelism_divides_the_tokens_of_full_attention(
