@@ -4,6 +4,7 @@ from dataclasses import fields
 
 import pytest
 from hydra import compose, initialize_config_dir
+from hydra.errors import HydraException
 from omegaconf import OmegaConf
 from refusals import check_words
 
@@ -13,6 +14,7 @@ from testbed.cost.model import Work
 from testbed.experiments.runs import own_options
 from testbed.experiments.runs.choice_names import CONF
 from testbed.experiments.runs.compose import composed, configured
+from testbed.experiments.runs.defaults_lists import plain_composition
 from testbed.experiments.runs.words import read_words
 from testbed.run.machine import cost_of
 
@@ -29,6 +31,11 @@ WORDS = [
     ["replicas=3", "gpu@2=l40s", "model=llama-3-8b", "gpu=h200"],
     ["+system=vllm-v1", "model=llama-3-8b", "gpu=h200", "+server.kv_memory_gib.x=1"],
     ["policy=example_policy:Slabs", "policy.slab_size=4"],
+    ["+system=vllm-v1", "policy=tiered_exclusive", "load@policy.load=never"],
+    ["policy=hicache", "scheduler=sglang"],  # each from another option of its group
+    ["policy=paged", "+protocol=sosp23", "+system=orca-pow2", "policy=radix", "software=engine"],
+    ["speculation=eagle", "acceptance@speculation.acceptance=markov", "model=opt-175b"],
+    ["server=h200-x2", "gpu@server.gpu=l40s", "router=round_robin", "replicas=2"],
 ]
 
 
@@ -44,9 +51,35 @@ def by_hydra(words):
 def test_values_set_afterwards_are_those_that_hydra_sets(words):
     read = read_words(words)
     config = composed("run", words)
-    assert (config, OmegaConf.to_container(config, resolve=True)) == by_hydra(
-        [*read.choices, *read.values]
-    )
+    expected, values = by_hydra([*read.choices, *read.values])
+    assert (config, OmegaConf.to_container(config, resolve=True)) == (expected, values)
+    assert OmegaConf.to_yaml(config) == OmegaConf.to_yaml(expected)  # in the same order
+    assert OmegaConf.is_struct(config)
+    assert plain_composition("run", read.choices)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["policy=nowhere"],
+        ["policy=paged", "eviction@policy.eviction=arc"],  # a place that it does not have
+        ["+policy=radix"],
+        ["system=vllm-v1"],
+        ["policy=null"],
+        ["policy@here=paged"],
+        ["rate=3"],
+    ],
+    ids=" ".join,
+)
+def test_choices_that_hydra_refuses_are_left_to_it(words):
+    with pytest.raises((HydraException, ValueError)):
+        by_hydra(words)
+    assert plain_composition("run", words) is None
+
+
+def test_choices_without_a_default_are_left_to_hydra():
+    assert "cost" not in by_hydra(["~cost"])[0]
+    assert plain_composition("run", ["~cost"]) is None
 
 
 def test_an_option_has_every_key_of_the_model_that_it_makes():
