@@ -109,7 +109,7 @@ def _values_in(path: Path, constructor: Any) -> dict[str, Any]:
     parameters without a default.
     """
     values = yaml.safe_load(path.read_text(encoding="utf-8"))
-    defaults = parameters_of(constructor).plain_defaults
+    defaults = dict(parameters_of(constructor).plain_defaults)
     for included in _included_files(path, values):
         stated = _values_in(included, constructor)
         defaults |= {key: stated[key] for key in stated if defaults.get(key) == MUST_BE_GIVEN}

@@ -47,8 +47,8 @@ class Parameters:
         parameters.__pydantic_config__ = CONFIG
         return TypeAdapter(parameters)
 
-    @property
-    def plain_defaults(self) -> dict[str, Any]:
+    @cached_property
+    def plain_defaults(self) -> Mapping[str, Any]:
         """The parameters that take plain values, with their defaults, as YAML has them; "???" for
         one that must be given. Objects, and what the builder gives, are left out.
         """
