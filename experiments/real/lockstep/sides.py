@@ -307,6 +307,5 @@ def sides_of(
     config = front_end().configure(overrides, {} if requests is None else {"trace": requests})
     setup = build(config)
     setup.check_alone("a lockstep")
-    options = options_of(setup)
-    speculation = getattr(setup.scheduler, "drafter", None)
+    options, speculation = options_of(setup), setup.scheduler.drafter
     return lambda: (Ours(build(config)), Theirs(options, speculation)), setup
