@@ -48,6 +48,7 @@ class LongestToCome(RecomputeTail):
 BROKEN = {NamesARequest: 10, CountsCallsOfAllObjects: 9, SaysNoRecovery: 10}
 
 
+@pytest.mark.usefixtures("few_requests")
 @pytest.mark.parametrize("rule", BROKEN)
 def test_the_broken_clause_of_a_rule_is_named_with_the_requests(rule):
     broken = testbed.check(rule, **SIZES)
@@ -57,6 +58,7 @@ def test_the_broken_clause_of_a_rule_is_named_with_the_requests(rule):
     assert len(broken.calls) > 1
 
 
+@pytest.mark.usefixtures("few_requests")
 def test_an_oracle_that_declares_itself_keeps_the_contract():
     broken = testbed.check(LongestToCome, **SIZES)
     assert broken is None, f"{broken} {broken.calls}"

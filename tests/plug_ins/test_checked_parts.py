@@ -264,6 +264,7 @@ class Moody(MixedPrefill):
         return super().plan()
 
 
+@pytest.mark.usefixtures("few_requests")
 @pytest.mark.parametrize(("kind", "clause"), [(Losing, 18), (Moody, (7, 9))])
 def test_clause_that_a_scheduler_breaks_is_named(kind, clause):
     broken = testbed.check(kind, **SIZES)
@@ -271,6 +272,7 @@ def test_clause_that_a_scheduler_breaks_is_named(kind, clause):
     assert broken.calls
 
 
+@pytest.mark.usefixtures("few_requests")
 @pytest.mark.parametrize(("scheduler", "make"), [(Peeking, Paged), (MixedPrefill, PeekingPolicy)])
 def test_scheduler_that_reads_future_outputs_is_caught(scheduler, make, monkeypatch):
     serve = Case.serve

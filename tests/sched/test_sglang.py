@@ -270,6 +270,7 @@ def test_a_run_says_what_it_cannot_follow():
     check_refusal(("max_new_tokens",), front.simulate, words, trace=plain, **RUN)
 
 
+@pytest.mark.usefixtures("few_requests")
 @pytest.mark.parametrize("kind", [SGLang, OverlappedSGLang])
 def test_the_plug_in_check_passes(kind):
     name = f"{kind.__module__}:{kind.__name__}"
