@@ -4,12 +4,10 @@ import csv
 import gc
 import os
 import sys
-from functools import cache
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
-from omegaconf import base
 
 # An example may take long on a machine that is busy, which says nothing of the code. Every run has
 # the same examples, so that a change is refused for what it changed; `--hypothesis-profile=explore`
@@ -58,16 +56,6 @@ def no_waits_for_the_disk():
     """Files of tests need not survive a loss of power; to wait for that takes 10 ms a file."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("os.fsync", lambda descriptor: None)
-        yield
-
-
-@pytest.fixture(scope="session", autouse=True)
-def interpolations_parsed_once():
-    """OmegaConf parses `${software.name}` for each value of each configuration; the tree of the
-    same text is the same.
-    """
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(base, "parse", cache(base.parse))
         yield
 
 
