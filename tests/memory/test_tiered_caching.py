@@ -320,9 +320,17 @@ def gib(num_slots):
     return num_slots * MODEL.kv_bytes_per_token / (1 << 30)
 
 
-@pytest.mark.parametrize("name", POLICIES)
-@pytest.mark.parametrize("prefetch", [0, 3])
-@pytest.mark.parametrize(("size", "bandwidth"), [(0, 1e9), (64, 1e9), (4000, 1e9), (4000, 1e6)])
+SIZES = [(0, 1e9), (64, 1e9), (4000, 1e9), (4000, 1e6)]
+
+
+@pytest.mark.parametrize(  # every pair of a policy, a tier and a number of prefetched requests
+    ("name", "size", "bandwidth", "prefetch"),
+    [
+        (name, *tier, 3 * ((row + column) % 2))
+        for row, name in enumerate(POLICIES)
+        for column, tier in enumerate(SIZES)
+    ],
+)
 def test_every_request_is_served_whatever_the_tier(name, size, bandwidth, prefetch):
     tiers = {"dram": TierSpec(gib(size) + 1e-9, bandwidth, bandwidth, 1e-5)}
     policy, recorder = run(POLICIES[name], tiers, prefetch=prefetch)
