@@ -21,6 +21,7 @@ from testbed.cost.host_drift import (
 from testbed.cost.profile import ProfileCost, read_profile
 from testbed.experiments.real import vllm_engine
 from testbed.experiments.real.vllm_engine.calibrate_vllm import lines, with_fit
+from testbed.experiments.real.vllm_engine.left_out_sizes import table
 from testbed.experiments.real.vllm_engine.logged_steps import read_steps
 from testbed.experiments.real.vllm_engine.pass_drift import drift
 from testbed.experiments.real.vllm_engine.sweep_profile import Machine
@@ -64,6 +65,17 @@ def test_one_pass_knows_no_drift_and_a_profile_says_so(tmp_path):
     drifted = with_fit(swept(tmp_path / "two", 0.9, 1.1), MACHINE)
     assert len(drifted["fit"][DRIFT]["slowness"]) == 2
     assert not any("not known" in line for line in lines(about(drifted)))
+
+
+def test_repeats_are_as_far_apart_as_the_first_and_the_last_pass(tmp_path):
+    """Launches of 700 tokens, which last longer than the GPU computes, take 1.2 times as long."""
+    apart = []
+    for number, slowness in enumerate([(1.0, 1.2, 1.0), (1.0, 1.0, 1.2)]):
+        rows = list(table(swept(tmp_path / str(number), *slowness), MACHINE))
+        worst = {row[1]: float(row[5]) for row in rows if row[0] == "prompts among decodes"}
+        apart.append(worst["repeats of the kind at another time"])
+    assert apart[0] == 0
+    assert 5 < apart[1] < 20
 
 
 def about(profile):

@@ -172,7 +172,8 @@ def table_of(
 
 def _among(rows: pd.DataFrame, by_size: pd.DataFrame) -> Iterator[tuple[Any, ...]]:
     """The profile's own form, and what else was tried or would do: a curve of the launches by size,
-    and a constant. The other repeats of the same kind are what no form can be nearer than.
+    and a constant. How far repeats of a kind are apart that were minutes apart, in two passes of
+    the sweeps, is how far a form is off that has one pass by heart.
     """
     for predicted_by, form, name in (
         ("the profile", rows, "at_mean"),
@@ -184,17 +185,22 @@ def _among(rows: pd.DataFrame, by_size: pd.DataFrame) -> Iterator[tuple[Any, ...
         kinds = form.groupby(KIND)[["real", name]].median()
         total = form[name].sum() / form.real.sum()
         yield "prompts among decodes", predicted_by, *_line(kinds.real, kinds[name], total)
-    halves = _halves(rows)
-    yield "prompts among decodes", "other repeats of the kind", *_line(*halves)
+    first, last = _apart(rows)
+    yield "prompts among decodes", "repeats of the kind at another time", *_line(last, first)
 
 
-def _halves(rows: pd.DataFrame) -> tuple[Any, Any]:
-    """Medians of the first and of the second half of the repeats of each kind."""
-    number = rows.groupby(KIND).cumcount()
-    half = rows.groupby(KIND).real.transform("size") // 2
-    first, second = rows[number < half], rows[number >= half]
-    medians = pd.concat([part.groupby(KIND).real.median() for part in (second, first)], axis=1)
-    medians = medians.dropna()
+def _apart(rows: pd.DataFrame) -> tuple[Any, Any]:
+    """Medians of the kinds in the first and in the last pass; with one pass, of the first and of
+    the second half of their repeats.
+    """
+    passes = sorted(rows.pass_s.dropna().unique())
+    if len(passes) > 1:
+        parts = [rows[rows.pass_s == began] for began in (passes[0], passes[-1])]
+    else:
+        number = rows.groupby(KIND).cumcount()
+        half = rows.groupby(KIND).real.transform("size") // 2
+        parts = [rows[number < half], rows[number >= half]]
+    medians = pd.concat([part.groupby(KIND).real.median() for part in parts], axis=1).dropna()
     return medians.iloc[:, 0], medians.iloc[:, 1]
 
 
