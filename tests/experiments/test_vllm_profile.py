@@ -20,9 +20,10 @@ from testbed.experiments.real.vllm_engine.calibrate_vllm import (
     with_fit,
 )
 from testbed.experiments.real.vllm_engine.decode_fit import with_slow_kernels
-from testbed.experiments.real.vllm_engine.forms import BY_SIZE
+from testbed.experiments.real.vllm_engine.forms import BY_SIZE, OF_SUMS
 from testbed.experiments.real.vllm_engine.host_scale import with_launches_of
-from testbed.experiments.real.vllm_engine.logged_steps import read_steps
+from testbed.experiments.real.vllm_engine.logged_steps import lone_prompts, read_steps
+from testbed.experiments.real.vllm_engine.prompt_fit import fit_prompts
 from testbed.experiments.real.vllm_engine.smooth import (
     least_absolute,
     lower_hull,
@@ -70,6 +71,26 @@ def test_decodes_take_the_time_of_the_padded_batch(cost, num_seqs, mean):
 def test_prompts_beyond_the_graphs_take_their_computing_time(cost, past, new):
     expected = planted.computing_ms(((past, new),), 0, 0)
     assert cost.iteration(Work(prefill=((new, past),))) / MS == pytest.approx(expected, rel=0.03)
+
+
+def test_lengths_that_wait_for_the_host_too_do_not_move_the_line_of_the_others(tmp_path):
+    """Prompts of 1,050 tokens, launched about as long as computed, end 8 ms later."""
+    sweeps = planted.apart()
+    for new in (1200, 1400, 2800, 1050):
+        sweeps.run([(((0, new),), 0, 0), ((), 0, 0)])
+    for row in sweeps.rows[-2:]:
+        row[-1] += 8.0
+    sweeps.write(tmp_path)
+    lone = lone_prompts(read_steps(tmp_path))
+    none = lone.iloc[:0]
+    first_ms = planted.DECODE_LAUNCH[0]
+    robust, moved = (
+        fit_prompts(lone, none, first_ms, planted.LARGEST, fit).linear_ms(1500)
+        for fit in (OF_SUMS.alone, BY_SIZE.alone)
+    )
+    expected = 5 + 1500 * planted.PER_TOKEN
+    assert robust == pytest.approx(expected, rel=0.01)
+    assert moved > 1.03 * expected
 
 
 def test_a_prompt_among_decodes_takes_its_computing_time(cost):

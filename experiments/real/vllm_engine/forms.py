@@ -23,7 +23,13 @@ from testbed.experiments.real.vllm_engine.launch_fit import (
 )
 from testbed.experiments.real.vllm_engine.launch_terms import Curve, Curves, curves_by_terms
 from testbed.experiments.real.vllm_engine.prompt_fit import PromptFit
-from testbed.experiments.real.vllm_engine.smooth import Floats, rising
+from testbed.experiments.real.vllm_engine.smooth import (
+    Fit,
+    Floats,
+    least_absolute,
+    least_squares,
+    rising,
+)
 
 Within = Callable[[pd.DataFrame, DecodeFit, LaunchFit, PromptFit, Sequence[int]], WithinGraphs]
 Beside = Callable[[PromptFit, pd.DataFrame, DecodeFit, LaunchFit, int], PromptFit]
@@ -31,16 +37,22 @@ Beside = Callable[[PromptFit, pd.DataFrame, DecodeFit, LaunchFit, int], PromptFi
 
 class Form(NamedTuple):
     """prompts: curves of their launches. beyond: a curve of decodes' launches with what is beyond
-    its largest batch. of_decodes: their computing, from medians by size. within_graphs: that of
-    prompts; empty if it is that of as many decodes. beside: prompts beyond them, with decodes.
+    its largest batch. of_decodes: their computing, from medians by size. alone: the fit of lone
+    prompts beyond the graphs, among which those that take the host as long as the GPU are outliers.
+    within_graphs: the computing of prompts in them; empty if it is that of as many decodes.
+    beside: prompts beyond them, with decodes.
     """
 
     prompts: Curves
     beyond: Callable[[Curve], Curve]
     of_decodes: Callable[[Sequence[float]], Floats]
+    alone: Fit
     within_graphs: Within
     beside: Beside
 
 
-OF_SUMS = Form(curves_by_terms, continued, with_slow_kernels, fit_within_graphs, beside_decodes)
-BY_SIZE = Form(curves_of_prompts, level, rising, as_decodes, as_alone)  # of the profiles that ship
+OF_SUMS = Form(
+    curves_by_terms, continued, with_slow_kernels, least_absolute, fit_within_graphs, beside_decodes
+)
+# of the profiles that ship
+BY_SIZE = Form(curves_of_prompts, level, rising, least_squares, as_decodes, as_alone)

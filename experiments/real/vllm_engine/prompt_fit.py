@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 
 from testbed.core.errors import InputError
+from testbed.experiments.real.vllm_engine.smooth import Fit
 
 WAITED_MS = 1.0  # an iteration that ends so much after its launch waited for the GPU
 LONG = 1.5  # launches of many prompts take up to so many times as long as those of one
@@ -39,9 +40,13 @@ class PromptFit(NamedTuple):
 
 
 def fit_prompts(
-    lone: pd.DataFrame, in_a_row: pd.DataFrame, first_launch_ms: float, largest_graph: int
+    lone: pd.DataFrame,
+    in_a_row: pd.DataFrame,
+    first_launch_ms: float,
+    largest_graph: int,
+    fit: Fit,
 ) -> PromptFit:
-    """Fit by least squares over medians, relative errors alike.
+    """Fit to medians, relative errors alike.
 
     lone: prompts that were planned when nothing was under way, and so waited first_launch_ms.
     in_a_row: those behind others of prompts; if they are launched longer than those are computed,
@@ -49,7 +54,7 @@ def fit_prompts(
     beyond the graphs that waited for the GPU.
     """
     prompts = lone.assign(ms=lone.ms - first_launch_ms)
-    behind = in_a_row[_is_launched_in_time(in_a_row, prompts, largest_graph)]
+    behind = in_a_row[_is_launched_in_time(in_a_row, prompts, largest_graph, fit)]
     kinds = _kinds(pd.concat([prompts, behind]), largest_graph)
     if len(kinds) < FEWEST:
         raise InputError(
@@ -60,11 +65,11 @@ def fit_prompts(
             ),
             remedy="log prompts of more lengths",
         )
-    return _fit(kinds)
+    return _of_kinds(kinds, fit)
 
 
 def _is_launched_in_time(
-    in_a_row: pd.DataFrame, lone: pd.DataFrame, largest_graph: int
+    in_a_row: pd.DataFrame, lone: pd.DataFrame, largest_graph: int, fit: Fit
 ) -> pd.Series:
     """True if the GPU computed the iteration before, by lone prompts, LONG times as long as a
     launch beyond the graphs takes: then it had this one in time, which took it the time between
@@ -74,7 +79,7 @@ def _is_launched_in_time(
     kinds = _kinds(lone, largest_graph)
     if len(kinds) < FEWEST:
         return pd.Series(True, index=in_a_row.index)
-    alone = _fit(kinds)
+    alone = _of_kinds(kinds, fit)
     before_ms = alone.linear_ms(in_a_row.tokens_before) + alone.attention_ms(in_a_row.pairs_before)
     return before_ms > LONG * beyond.launch.median()
 
@@ -85,8 +90,7 @@ def _kinds(prompts: pd.DataFrame, largest_graph: int) -> pd.DataFrame:
     return waited.groupby(["num_tokens", "prompt_pairs"]).ms.median().reset_index()
 
 
-def _fit(kinds: pd.DataFrame) -> PromptFit:
+def _of_kinds(kinds: pd.DataFrame, fit: Fit) -> PromptFit:
     terms = np.stack([np.ones(len(kinds)), kinds.num_tokens, kinds.prompt_pairs], axis=1)
-    relative = terms / kinds.ms.to_numpy(float)[:, None]
-    fixed, per_token, per_pair = np.linalg.lstsq(relative, np.ones(len(kinds)), rcond=None)[0]
+    fixed, per_token, per_pair = fit(terms, kinds.ms.to_numpy(float))
     return PromptFit(float(fixed), float(per_token), max(0.0, float(per_pair)))

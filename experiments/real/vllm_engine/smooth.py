@@ -1,11 +1,12 @@
 """Curves through medians of noisy times, in which the noise of one point makes no kink."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
 Floats = NDArray[np.float64]
+Fit = Callable[[Floats, Floats], Floats]  # the times of terms: a row of terms for each sum
 APART = 1.5  # points nearer than that have a slope of noise
 ROUNDS = 60  # of weights, until least squares are least absolute errors
 NEAREST = 1e-3  # a smaller relative error counts as this one
@@ -36,6 +37,12 @@ def slope(x: Floats, y: Floats) -> float | None:
         return None
     slopes = (y[high] - y[low])[apart] / (x[high] - x[low])[apart]
     return max(0.0, float(np.median(slopes)))
+
+
+def least_squares(terms: Floats, times: Floats) -> Floats:
+    """The times of the terms whose sums have the least squares of relative errors."""
+    found = np.linalg.lstsq(terms / times[:, None], np.ones(len(times)), rcond=None)[0]
+    return np.asarray(found, np.float64)
 
 
 def least_absolute(terms: Floats, times: Floats) -> Floats:

@@ -61,7 +61,8 @@ def profile_of(steps: pd.DataFrame, machine: Machine, form: Form = OF_SUMS) -> d
     decodes = fit_decodes(steady_decodes(steps), sizes, form.of_decodes)
     launches = fit_launches(lone, among, decodes, largest_graph, form.prompts, form.beyond)
     first_launch_ms = launches.first_of(1)
-    prompts = fit_prompts(lone, prompts_in_a_row(steps), first_launch_ms, largest_graph)
+    in_a_row = prompts_in_a_row(steps)
+    prompts = fit_prompts(lone, in_a_row, first_launch_ms, largest_graph, form.alone)
     if among.empty:
         behind = prompts_behind_prompts(steps)
         growth = fit_growth(lone, behind, decodes, prompts, largest_graph)
