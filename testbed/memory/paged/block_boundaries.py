@@ -3,7 +3,6 @@ walking the batch.
 """
 
 from bisect import bisect_left, bisect_right
-from collections import deque
 from collections.abc import Sequence as Row
 from itertools import compress, count
 
@@ -93,16 +92,15 @@ class BlockIndex(BatchIndex):
         size = self.size
         if num_steps > 1 == size:
             return self._grow_by_tokens(num_steps)
-        due: list[list[int]] = []
-        steps = squared = 0
+        take, taken, steps, squared = self.pool.free.pop, 0, 0, 0
         for begin, first, end in self._rounds(num_steps):
-            due += self.blocks[first:end]
+            for blocks in self.blocks[first:end]:
+                blocks.append(take())
             num, late = end - first, sum(self.residues[first:end])
+            taken += num
             steps += num * begin + late  # each in the step of its residue behind `begin`
             squared += begin * (num * begin + 2 * late) + sum(self.squares[first:end])
-        # `append` of each, without the interpreter: most blocks of a run are taken here
-        deque(map(list.append, due, self.pool.take(len(due))), maxlen=0)
-        return record(Growth, (len(due) * size, steps * size, squared * size))
+        return record(Growth, (taken * size, steps * size, squared * size))
 
     def _grow_by_tokens(self, num_steps: int) -> Growth:
         """`grow` for blocks of one token: each member takes one at every step."""
