@@ -326,17 +326,16 @@ class Engine:
         """Carry out plans of `FusedPath.begin_next`, one after another, for as long as nothing
         else is due; when the last of them has run. Nothing else happens on the clock.
         """
-        fused, state, waiting = self._fused_path, self.scheduler.state, self.scheduler.state.waiting
-        arrivals, changes, snapshots = self._arrivals, self._changes, self._snapshots
+        fused, state = self._fused_path, self.scheduler.state
         assert fused is not None, "it has carried out the plan before"
-        while now_ps < snapshots.next_ps and not changes.unplanned:
-            if waiting and waiting[0] is not state.refused:
+        while now_ps < self._snapshots.next_ps and not self._changes.unplanned:
+            if state.waiting and state.waiting[0] is not state.refused:
                 break
-            flight = fused.begin_next(now_ps, arrivals.next_served_ps)
+            flight = fused.begin_next(now_ps, self._arrivals.next_served_ps)
             if flight is None:
                 break
             now_ps = self._ended_ps = flight.end_ps
-            if arrivals.next_ps <= now_ps:
+            if self._arrivals.next_ps <= now_ps:
                 self._take_arrivals(now_ps)
             fused.end_next(flight)
         return now_ps

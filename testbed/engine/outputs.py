@@ -94,7 +94,9 @@ class Outputs:
         for group, _, _, _, last, _ in plan.chunks:
             if last and group.generated_offset + 1 == self.lengths[group.request_id]:
                 ended.append(group.request_id)  # in no batch yet
-        for group in plan.stepping if plan.swapped_in else ():
+        if not (plan.swapped_in or plan.drafts):
+            return tuple(ended)
+        for group in plan.stepping:
             if group.num_generated + 1 == self.lengths[group.request_id]:
                 ended.append(group.request_id)
         for draft in plan.drafts:
