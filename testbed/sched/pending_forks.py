@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from testbed.core.sequence import Sequence, SequenceGroup
 from testbed.core.slots import NO_OPS, Ops
 from testbed.memory.capabilities import Capabilities
+from testbed.sched.beam_search import Replacement
 from testbed.sched.plan import Plan
 
 
@@ -31,6 +32,18 @@ class PendingForks:
         self.num_forks += 1
         if ops is not NO_OPS and ops != NO_OPS:
             self.copies.append((group, ops))
+
+    def fork_members(self, group: SequenceGroup, parents: tuple[Replacement, ...]) -> None:
+        """`fork` of sequences of a group of the batch, by place, for a policy that forks."""
+        assert self.memory.forks is not None, "the policy forks"
+        fork, seqs = self.memory.forks.fork, group.sequences
+        for parent, child in parents:
+            seq = seqs[child]
+            seq.change_table()
+            ops = fork(seqs[parent], seq)
+            if ops is not NO_OPS and ops != NO_OPS:
+                self.copies.append((group, ops))
+        self.num_forks += len(parents)
 
     def drop_copies_of(self, group: SequenceGroup) -> None:
         """The group does not run any more: its copies need not be made."""

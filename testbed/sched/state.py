@@ -263,9 +263,12 @@ class SchedulerState(Queues):
         """A beam group has new candidates: those that did not survive continue from others' tokens
         (Fig. 9).
         """
-        fork, seqs = self.pending_forks.fork, group.sequences
+        if group.batch is not None and self.memory.forks is not None:
+            self.pending_forks.fork_members(group, parents)
+            return
+        seqs = group.sequences
         for parent, child in parents:
-            fork(group, seqs[parent], seqs[child])
+            self.pending_forks.fork(group, seqs[parent], seqs[child])
 
     # Slots of groups that are over
 

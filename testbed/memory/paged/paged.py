@@ -272,9 +272,9 @@ class BlockMemory(LeasingPolicy):
         """
         indexes = batch.indexes
         if has_tail:
-            index: BlockIndex = indexes.get(self) or batch.index(self, self._index)
+            tails = (indexes.get(self) or batch.index(self, self._index)).tails
             for table in forked:
-                index.tails[table.seq.seq_id] = table
+                tails[table.seq.seq_id] = table
         if self._tables in indexes:
             for table in forked:
                 indexes[self._tables].forked(table.seq)
