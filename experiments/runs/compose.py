@@ -1,12 +1,11 @@
-"""Typed configurations from words: the chosen options are composed as Hydra composes them, the
-values are set in the composition, and `RunConfig` validates it once.
+"""Typed configurations from words: Hydra composes the chosen options into a plain mapping, the
+values are set in it, and `RunConfig` validates it once.
 """
 
 import pickle
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
-from pathlib import Path
 from typing import Any
 
 from hydra import compose, initialize_config_dir
@@ -19,7 +18,6 @@ from omegaconf.errors import OmegaConfBaseException
 from testbed.core.errors import InputError
 from testbed.core.spelling import UnknownKey
 from testbed.experiments.runs.choice_names import CONF, GROUPS
-from testbed.experiments.runs.defaults_lists import plain_composition
 from testbed.experiments.runs.error_lines import flat
 from testbed.experiments.runs.own_options import SCHEME, readers_of, register
 from testbed.experiments.runs.unread_values import check_unread
@@ -84,8 +82,8 @@ def composed(name: str, words: Sequence[str]) -> DictConfig:
     """The config of this name with the words, for its caller alone; `--config-name` of the words
     counts more.
 
-    The options are composed once for the same choices in a process, and those of the user's files
-    each time; the values are set as Hydra sets them.
+    The options are composed by Hydra, once for the same choices in a process; the values are set as
+    Hydra sets them.
     """
     read = read_words(words)
     name = read.name or name
@@ -93,8 +91,7 @@ def composed(name: str, words: Sequence[str]) -> DictConfig:
         overrides = OverridesParser.create().parse_overrides(list(read.values))
         try:
             if read.is_of_files:
-                plain = None if read.folders else plain_composition(name, read.choices)
-                config = plain or composed_by_hydra(name, read.choices, read.folders)
+                config = composed_by_hydra(name, read.choices, read.folders)
             else:
                 config = pickle.loads(_kept(name, read.choices))
         except HydraException as error:
@@ -105,7 +102,7 @@ def composed(name: str, words: Sequence[str]) -> DictConfig:
 
 
 def composed_by_hydra(
-    name: str, words: Sequence[str], folders: Sequence[Path] = (), *, whole: bool = False
+    name: str, words: Sequence[str], folders: Sequence[Any] = (), *, whole: bool = False
 ) -> DictConfig:
     """The values that Hydra composes from words in its own grammar. folders: of options besides
     those that ship, and where the primary config may be; whole: with Hydra's own part.
@@ -123,7 +120,7 @@ def composed_by_hydra(
 @lru_cache(MOST_KEPT)
 def _kept(name: str, choices: Sequence[str]) -> bytes:
     """The composition of these options, pickled: read anew, in an eighth of a copy's time."""
-    return pickle.dumps(plain_composition(name, choices) or composed_by_hydra(name, choices))
+    return pickle.dumps(composed_by_hydra(name, choices))
 
 
 def set_value(config: DictConfig, override: Override) -> None:
