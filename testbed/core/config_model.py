@@ -67,6 +67,12 @@ def model(cls: type[T]) -> type[T]:
     return checked_class  # type: ignore[no-any-return]
 
 
+def is_model(target: Any) -> bool:
+    """True if `model` made this class: its constructor checks every value by its annotation."""
+    schema = getattr(target, "__dict__", {}).get("__get_pydantic_core_schema__")
+    return getattr(schema, "__func__", None) is _schema
+
+
 def _schema(cls: type, source: type, handler: Any) -> Any:
     """The schema of a model, which takes a mapping of its fields too."""
     schema = handler(source)

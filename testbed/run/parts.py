@@ -9,10 +9,9 @@ from pkgutil import resolve_name
 from typing import Any, get_args
 
 from pydantic import ValidationError
-from pydantic.dataclasses import is_pydantic_dataclass
 from pydantic_core import core_schema
 
-from testbed.core.config_model import read, refusal_of
+from testbed.core.config_model import is_model, read, refusal_of
 from testbed.core.errors import InputError
 from testbed.core.spelling import did_you_mean, dotted
 from testbed.run.constructor_parameters import parameters_of
@@ -123,14 +122,14 @@ class Part:
             return self.target
         target = self.maker(key)
         check_methods(target, key)
-        is_model = is_pydantic_dataclass(target)  # which checks its own values
-        if not is_model:
+        checks_itself = is_model(target)
+        if not checks_itself:
             self.check_parameters(target, key)
         instances = {
             name: value.make(dotted(key, name)) if isinstance(value, Part) else value
             for name, value in self.parameters.items()
         }
-        if is_model:
+        if checks_itself:
             return read(target, instances, key)
         check_kinds_of_parts(target, self.parameters, instances, key)
         with plug_in_errors(key, self.name):

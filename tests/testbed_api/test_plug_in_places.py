@@ -1,8 +1,11 @@
 """Plug-ins by name: the class that is loaded, the files it is made of, what a wrong name says."""
 
 import pytest
+from pydantic.dataclasses import dataclass
+from refusals import refuses
 
 from testbed.core.errors import InputError
+from testbed.cost.sections import Choices
 from testbed.run.parts import Part, check_kinds_of_parts, locate, plug_in_errors
 from testbed.run.plug_in_sources import imported_names, plug_in_files
 from testbed.sched.beam_search import SyntheticBeams
@@ -136,3 +139,22 @@ def test_a_parameter_of_another_kind_is_named_with_its_place():
     assert (caught.value.key, caught.value.value) == ("speculation.acceptance", "constant")
     assert "Acceptance" in caught.value.problem
     check_kinds_of_parts(drafter, {"name": "constant"}, given, "speculation")
+
+
+def test_a_dataclass_of_pydantic_that_is_the_users_is_called_as_any_class():
+    """A model of this project is read from a mapping; a policy like this one gets its pool."""
+
+    @dataclass(config={"strict": True})
+    class Mine:
+        pool: int
+        size: int = 1
+
+    made = Part(Mine, {"size": 3}).make("policy", 7)
+    assert (made.pool, made.size) == (7, 3)
+    assert Part(Mine, {"pool": 5, "size": 2}).make("trace").size == 2
+
+
+def test_a_model_is_refused_by_the_place_of_its_value():
+    refuses("cost.choices.swap='foo': ", Part(Choices, {"swap": "foo"}).make, "cost.choices")
+    near = "cost.choices.swp: .*did you mean cost.choices.swap"
+    refuses(near, Part(Choices, {"swp": 1}).make, "cost.choices")
