@@ -288,7 +288,7 @@ def test_launches_of_other_kinds_are_not_paired(without_decodes, other_host, own
         launches_of(profile, [1, 256], kinds)
         for profile, kinds in ((without_decodes, own), (other_host, others))
     )
-    with pytest.raises(InputError, match=r"--launches-from: "):
+    with pytest.raises(InputError, match=r"the sweeps: "):
         with_launches_of(lone, other)
 
 

@@ -30,8 +30,8 @@ def with_launches_of(profile: Profile, other: Mapping[str, Any]) -> Profile:
         return profile
     if not {"launch_decodes", "launch_prompts"} <= set(other["sections"]):
         raise InputError(
-            key="--launches-from",
-            problem=f"the profile of {other['model']['name']} has no launches of decodes",
+            key=f"the profile of {other['model']['name']}",
+            problem="has no launches of decodes",
             remedy="give one that testbed gpu calibrate --system vllm made",
         )
     own, others = _launches(profile), _launches(other)
@@ -116,8 +116,11 @@ def _check_kinds(own: Mapping[str, Any], others: Mapping[str, Any], needed: str)
     """
     if needed not in own or own.keys() != others.keys():
         raise InputError(
-            key="--launches-from",
-            problem=f"has lone prompts {_listed(others)}, and the logs have {_listed(own)}",
+            key="the sweeps",
+            problem=(
+                f"have lone prompts {_listed(own)}, and those that their launches are taken from "
+                f"{_listed(others)}"
+            ),
             remedy="log prompts of as many tokens as the CUDA graphs have, and of more",
         )
 
