@@ -85,7 +85,8 @@ def cache_problem(model: ModelSpec, gpu: GpuSpec, release: Release) -> str:
     if not is_small or capability_of(gpu) >= FP8_CAPABILITY:
         return ""
     is_wide = model.head_size > WIDEST_HEAD
-    is_special = model.latent is not None or is_wide or model.has_sinks
+    masks = model.masks_images and release.has_long_blocks
+    is_special = model.latent is not None or is_wide or model.has_sinks or masks
     if is_special or capability_of(gpu)[0] < AMPERE:
         return f"its attention backend has no FP8 cache on {gpu.name}"
     return ""

@@ -229,7 +229,7 @@ def _check(
     """
     num_gpus = limits.num_gpus
     _check_heads(reader, model, num_gpus)
-    check_divided_parts(reader, model, num_gpus)
+    check_divided_parts(reader, model, num_gpus, quantization.kind)
     check_scale_groups(reader, model, limits, quantization)
     if problem := cache_problem(model, reader.gpu, reader.release):
         raise InputError(

@@ -230,3 +230,15 @@ def test_json_without_its_quotes_is_told_to_have_them(option, value):
 
 def test_a_template_is_no_json():
     assert fits(f"""{LLAMA} --chat-template '{{{{ messages }}}}'""").kv_tokens > 0
+
+
+def test_the_kernel_that_masks_images_reads_no_fp8_before_ada():
+    """As vLLM 0.33's class: Triton's is the one that lets tokens of an image attend to later ones,
+    and an A100 has no FP8 for it.
+    """
+    command = "vllm serve google/gemma-3-4b-it --max-model-len 2048 --kv-cache-dtype fp8"
+    newest = release_numbered("0.33")
+    with pytest.raises(InputError, match="no FP8 cache on a100-80gb"):
+        fit_of(command, "a100-80gb", newest)
+    for words, gpu in ((f"{command} --language-model-only", "a100-80gb"), (command, "l40s")):
+        assert fit_of(words, gpu, newest).num_blocks > 0
