@@ -183,7 +183,7 @@ def run(seed, fast_forward):
     return served(requests_of(random, pool.num_slots), scheduler, cost, pool, fast_forward)
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", [*range(6), 11])  # 11 finds a whole prompt below
 def test_fast_equals_slow(seed, golden):
     assert_fast_equals_slow(partial(run, seed), golden, f"lmcache {seed}")
 
