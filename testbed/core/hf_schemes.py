@@ -41,6 +41,17 @@ def scheme_of(config: Config) -> Bits | None:
     return None if read is None else read(config)
 
 
+def block_in(value: Any) -> Sequence[int] | None:
+    """Rows and columns of a block of weights, also as "128x128", empty without one; None: no two
+    whole numbers.
+    """
+    if value is None:
+        return ()
+    parts = [int(p) for p in value.split("x") if p.isdecimal()] if type(value) is str else value
+    is_pair = isinstance(parts, list) and len(parts) == 2
+    return parts if is_pair and all(type(part) is int and part > 0 for part in parts) else None
+
+
 def quantises_head(config: Config) -> bool:
     """True if the output projection is quantised too."""
     if config.get("quant_method") in ("gptq", "awq"):
@@ -72,10 +83,12 @@ def _is_left(linear: Linear, matches: Callable[[str], bool]) -> bool:
     return matches(linear.name) or found == {True}
 
 
-def _fp8(config: Config) -> Bits:
+def _fp8(config: Config) -> Bits | None:
     names = _listed(config, "ignored_layers", "modules_to_not_convert")
     of_experts = [name for name in names if "experts" in name]
-    block = config.get("weight_block_size")
+    block = block_in(config.get("weight_block_size"))
+    if block is None:
+        return None
     bits = 8 + 32 / prod(block) if block else 8
 
     def bits_of(linear: Linear) -> float | None:
@@ -137,7 +150,7 @@ def _flat(values: Sequence[Any]) -> list[str]:
 def _compressed(config: Config) -> Bits | None:
     """Layers by the first group whose target is their name, a pattern of it, or their class."""
     groups, ignored = config.get("config_groups"), _listed(config, "ignore")
-    if not isinstance(groups, Mapping):
+    if not isinstance(groups, Mapping) or not all(isinstance(g, Mapping) for g in groups.values()):
         return None
     targets = [(_listed(g, "targets") or ["Linear"], _group_bits(g)) for g in groups.values()]
     targets = [(names, bits) for names, bits in targets if not _is_attention(names)]
@@ -180,11 +193,13 @@ def _matches(name: str, patterns: Sequence[str]) -> bool:
 
 def _group_bits(group: Config) -> float | None:
     """Bits of a group's weights; None if they are no plain numbers."""
-    weights = group.get("weights") or {}
-    bits, size = weights.get("num_bits"), weights.get("group_size")
-    if type(bits) is not int or bits < 1:
+    weights = group.get("weights")
+    if not isinstance(weights, Mapping):
         return None
-    block = weights.get("block_structure")
+    bits, size = weights.get("num_bits"), weights.get("group_size")
+    block = block_in(weights.get("block_structure"))
+    if type(bits) is not int or bits < 1 or block is None:
+        return None
     if block and weights.get("strategy") == "block":
         return float(bits + 32 / prod(block))
     if type(size) is not int or size < 1:

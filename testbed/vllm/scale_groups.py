@@ -10,7 +10,7 @@ from math import gcd
 from typing import Any
 
 from testbed.core.hf_linears import Linear
-from testbed.core.hf_schemes import FP8_BLOCK_BITS, scheme_of
+from testbed.core.hf_schemes import FP8_BLOCK_BITS, block_in, scheme_of
 from testbed.core.scale_blocks import BLOCK, Block, bits_of_shape, block_on, cut_share
 from testbed.core.specs import ModelSpec
 from testbed.vllm.attention_backends import FP8_CAPABILITY, HOPPER
@@ -75,7 +75,7 @@ class _Blocks:
         """A fused layer may end within a block; experts' blocks are divided down to a size, but for
         GPUs without FP8 tensor cores, whose kernels are Marlin's.
         """
-        block = self.quantization.values.get("weight_block_size")
+        block = block_in(self.quantization.values.get("weight_block_size"))
         size = block[0] if block else BLOCK if bits == FP8_BLOCK_BITS else 1
         if linear.is_routed:
             is_old = capability_of(self.reader.gpu) < FP8_CAPABILITY
@@ -91,8 +91,8 @@ class _Blocks:
         weights = entries[0].get("weights") or {}
         if len(entries) > 1:
             return Block()
-        if weights.get("block_structure"):
-            return block_on(linear, self.limits.num_gpus, weights["block_structure"][0])
+        if block := block_in(weights.get("block_structure")):
+            return block_on(linear, self.limits.num_gpus, block[0])
         is_packed = weights.get("type") == "int" and not entries[0].get("input_activations")
         return Block(_group(weights.get("group_size")) if is_packed else 1)
 

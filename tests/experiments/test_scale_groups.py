@@ -179,6 +179,25 @@ def test_a_name_has_the_groups_of_its_quantization(name, num_gpus, starts):
         _is_cut(command, "h100-80gb")
 
 
+@pytest.mark.parametrize("size", [128, "128", "x", [0, 0], ["a", 1], [128], {}, [128.0, 128]])
+def test_a_block_is_two_whole_numbers(tmp_path, size):
+    compressed = _compressed_blocks()
+    compressed["config_groups"]["group_0"]["weights"]["block_structure"] = size
+    for quantization in (_blocks() | {"weight_block_size": size}, compressed):
+        command = _served(tmp_path, SMALL, {"quantization_config": quantization}, "1")
+        refuses("quant_method", fit_of, command, "h100-80gb", NEWEST)
+
+
+def test_a_block_of_llm_compressor_may_be_a_text(tmp_path):
+    quantization = _compressed_blocks()
+    for group in ([], {"group_0": "text"}, {"group_0": {"weights": [1]}}):
+        broken = quantization | {"config_groups": group}
+        command = _served(tmp_path, SMALL, {"quantization_config": broken}, "1")
+        refuses("quant_method", fit_of, command, "h100-80gb", NEWEST)
+    quantization["config_groups"]["group_0"]["weights"]["block_structure"] = "128x128"
+    _is_cut(_served(tmp_path, SMALL, {"quantization_config": quantization}, "8"), "h100-80gb")
+
+
 def test_mxfp8_of_llm_compressor_has_a_type_of_scales(tmp_path):
     quantization = _compressed(8, "float", 32, MXFP8_INPUTS)
     command = _served(tmp_path, DENSE, {"quantization_config": quantization}, "1")
