@@ -1,7 +1,8 @@
 """Types of a checkpoint's weights and cached values, as a Hugging Face config.json says them."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -18,6 +19,16 @@ HEAD = Linear("lm_head", ("lm_head",), 0)
 LISTS = ("ignore", "ignored_layers", "modules_to_not_convert", "exclude_modules", "dynamic")
 
 
+@contextmanager
+def _known_form(fields: Fields) -> Iterator[None]:
+    """Refuses values of quantization_config that have not the form in which vLLM reads them."""
+    try:
+        yield
+    except (AttributeError, TypeError, re.error) as error:
+        problem = f"a value has another form than vLLM reads ({error})"
+        raise InputError(key=f"{fields.path}: {QUANTIZATION}", problem=problem) from None
+
+
 def with_weights(shape: ModelSpec, fields: Fields, kind: str) -> ModelSpec:
     """The shape with the bits that its checkpoint's weights have: those of routed experts, and the
     mean of all other linear layers if some of them are left in the model's type.
@@ -25,6 +36,11 @@ def with_weights(shape: ModelSpec, fields: Fields, kind: str) -> ModelSpec:
     config = fields.get(QUANTIZATION, {})
     if not config:
         return shape
+    with _known_form(fields):
+        return _quantised(shape, fields, config, kind)
+
+
+def _quantised(shape: ModelSpec, fields: Fields, config: Any, kind: str) -> ModelSpec:
     bits_of = _scheme(fields, config, kind)
     found = [(each, _bits_of(fields, bits_of, each)) for each in linears_of(shape, kind)]
     dense = [(each.num_params, bits) for each, bits in found if not each.is_routed]
@@ -122,8 +138,9 @@ def kv_bytes(fields: Fields, *, of_latents: bool = False) -> int | None:
     method = config.get("quant_method") if isinstance(config, Mapping) else None
     if method != "modelopt" and (method != "compressed-tensors" or of_latents):
         return None
-    values = config.get("quantization") or config
-    scheme = values.get("kv_cache_scheme") or values.get("kv_cache_quant_algo")
+    with _known_form(fields):
+        values = config.get("quantization") or config
+        scheme = values.get("kv_cache_scheme") or values.get("kv_cache_quant_algo")
     if not scheme:
         return None
     is_scheme = isinstance(scheme, Mapping)

@@ -198,6 +198,24 @@ def test_a_block_of_llm_compressor_may_be_a_text(tmp_path):
     _is_cut(_served(tmp_path, SMALL, {"quantization_config": quantization}, "8"), "h100-80gb")
 
 
+@pytest.mark.parametrize(
+    "quantization",
+    [
+        {"quant_method": "modelopt", "quantization": "FP8"},
+        _modelopt("MIXED_PRECISION") | {"quantized_layers": {"model.layers.0.mlp": "FP8"}},
+        _gptq(128) | {"dynamic": {"+:(": {"bits": 8}}},
+        _gptq(128) | {"dynamic": {"+:.*mlp.*": "8"}},
+        _gptq(128) | {"dynamic": {"+:.*mlp.*": {"bits": "8"}}},
+        _gptq(128) | {"modules_in_block_to_quantize": 5},
+        _compressed_blocks("re:("),
+        _compressed(8, "int", None, "none"),
+    ],
+)
+def test_a_value_of_another_form_is_refused(tmp_path, quantization):
+    command = _served(tmp_path, SMALL, {"quantization_config": quantization}, "1")
+    refuses("another form", fit_of, command, "h100-80gb", NEWEST)
+
+
 def test_mxfp8_of_llm_compressor_has_a_type_of_scales(tmp_path):
     quantization = _compressed(8, "float", 32, MXFP8_INPUTS)
     command = _served(tmp_path, DENSE, {"quantization_config": quantization}, "1")
