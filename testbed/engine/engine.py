@@ -244,8 +244,6 @@ class Engine:
                     if not self._is_alone:
                         yield self._alarm.set(begun.end_ps)  # a cut brings both forward
                     now_ps = self._end_fused(begun)
-                    if self._is_alone:
-                        now_ps = self._decode_alone(now_ps)
                     continue
                 if self._is_alone and self.clock.now_ps < now_ps:
                     yield self._alarm.set(now_ps)
@@ -270,8 +268,8 @@ class Engine:
         if fused is not None:
             start_ps = self._ended_ps or now_ps
             arrival_ps = self._arrivals.next_served_ps
-            flight, waiting = None, state.waiting
-            if not self._is_alone and (not waiting or waiting[0] is state.refused):
+            flight = None
+            if not state.waiting or state.waiting[0] is state.refused:
                 flight = fused.begin_next(start_ps, arrival_ps)
             if flight is None:
                 plan = self._next_plan(now_ps)
@@ -321,24 +319,6 @@ class Engine:
         assert self._fused_path is not None, "it has begun the plan"
         self._fused_path.end(flight)
         return end_ps
-
-    def _decode_alone(self, now_ps: int) -> int:
-        """Carry out plans of `FusedPath.begin_next`, one after another, for as long as nothing
-        else is due; when the last of them has run. Nothing else happens on the clock.
-        """
-        fused, state = self._fused_path, self.scheduler.state
-        assert fused is not None, "it has carried out the plan before"
-        while now_ps < self._snapshots.next_ps and not self._changes.unplanned:
-            if state.waiting and state.waiting[0] is not state.refused:
-                break
-            flight = fused.begin_next(now_ps, self._arrivals.next_served_ps)
-            if flight is None:
-                break
-            now_ps = self._ended_ps = flight.end_ps
-            if self._arrivals.next_ps <= now_ps:
-                self._take_arrivals(now_ps)
-            fused.end_next(flight)
-        return now_ps
 
     def _begin(self, flight: Flight, now_ps: int) -> None:
         """The plans before this one are committed: its first iteration begins, when the one before

@@ -34,6 +34,7 @@ class Flight:
         is_last: the last iteration has begun, so that their number is final; ended, accepted,
             outcome and memory are known then if the next plan is made ahead.
         repeats: it may be carried out several times, whenever outputs end.
+        is_promised: the policy has promised its steps, and takes all of them at the end.
         growing: members of the batch when it begins, each of which stores a token in each step.
         ended: ids of the requests that have their whole output after it.
         accepted: drafts that the model accepts, by request id.
@@ -61,6 +62,7 @@ class Flight:
     num_delivered: int = 0
     is_last: bool = False
     repeats: bool = False
+    is_promised: bool = False
     growing: int = 0
     ended: tuple[int, ...] = ()
     accepted: Mapping[int, int] = {}

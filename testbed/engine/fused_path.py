@@ -65,7 +65,8 @@ class FusedPath:
         self._flight = Flight(Plan())
         self._forking = Flight(Plan())
         self._steady = Flight(Plan())  # of `begin_next`
-        self._steady.repeats = True
+        self._flight.is_promised = False
+        self._steady.repeats = self._steady.is_promised = True
         self._steady.num_swapped = 0
         self._is_steady = scheduler.is_steady and not cost.windows
         self._steps_to_end = 0  # from the beginning of a span, if it was asked
@@ -76,18 +77,16 @@ class FusedPath:
 
     def begin_next(self, start_ps: int, arrival_ps: int) -> Flight | None:
         """Plan and begin at once, if the plan is several promised steps of the batch, which the
-        policy takes in `end_next`; None if it is not.
+        policy takes in `end`; None if it is not.
         """
+        if not (self._is_steady and self._scheduler.is_decoding) or self._meter.forked:
+            return None
         state = self._state
-        num_seqs, batch = state.num_seqs, state.batch
-        if not self._is_steady or len(state.running) != num_seqs or self._meter.forked:
+        num_seqs = state.num_seqs
+        promised = 0 if state.stepwise else self._promised(state.batch)
+        if type(promised) is not int or promised < 2 or len(state.running) != num_seqs:
             return None
-        if state.stepwise or not self._scheduler.is_decoding:
-            return None
-        promised = self._promised(batch)
-        if type(promised) is not int or promised < 2:
-            return None
-        flight = self._steady
+        flight, batch = self._steady, state.batch
         plan = flight.plan
         plan.decode_seqs, plan.guaranteed_steps = num_seqs, promised - 1
         plan.ends_on_arrival = not state.waiting
@@ -105,13 +104,7 @@ class FusedPath:
         flight.work = record(
             Work, (num_seqs, context, longest, repeated, (), num_seqs, (), (), (), 0, (), 0)
         )
-        if flight.saved:
-            self._checks.repeated_reads(flight.work)
-            promised = min(promised, self._meter.max_steps(usage))
-        by_ps = self._snapshots.next_ps
-        if by_ps > arrival_ps and not state.waiting:
-            by_ps = arrival_ps
-        self._set_steps(flight, promised, by_ps)
+        self._set_steps(flight, UNBOUNDED if state.waiting else arrival_ps)
         return flight
 
     def begin(self, plan: Plan, start_ps: int, arrival_ps: int) -> Flight | None:
@@ -124,12 +117,6 @@ class FusedPath:
             self._launches and self._is_launched(plan)
         ):
             return None
-        if repeats and (
-            type(plan.guaranteed_steps) is not int
-            or plan.guaranteed_steps < 0
-            or type(plan.wake_ps) is not int
-        ):
-            raise audit.wrong_promise(self._scheduler, plan)
         if (  # it copies or forks something, or a request has several sequences
             (plan.ops or plan.forks or state.beams or self._meter.forked)
             or len(state.running) != state.num_seqs
@@ -149,8 +136,7 @@ class FusedPath:
             self._meter.begin_chunks(plan)
         flight.work = self._work(flight)
         if repeats:
-            by_ps = min(self._snapshots.next_ps, arrival_ps, plan.wake_ps)
-            self._set_steps(flight, 1 + plan.guaranteed_steps, by_ps)
+            self._set_steps(flight, arrival_ps)
         else:
             self._set_one_step(flight)
         return flight
@@ -178,11 +164,7 @@ class FusedPath:
         flight.work = work
         flight.repeats = bool(plan.guaranteed_steps) and plan.repeats
         if flight.repeats:
-            if flight.saved:
-                self._checks.repeated_reads(work)
-            most = min(1 + plan.guaranteed_steps, self._meter.max_steps(usage))
-            by_ps = min(self._snapshots.next_ps, arrival_ps, plan.wake_ps)
-            self._set_steps(flight, most, by_ps)
+            self._set_steps(flight, arrival_ps)
         else:
             self._set_one_step(flight)
         return flight
@@ -217,26 +199,36 @@ class FusedPath:
             Work, (decodes, context, longest, repeated, prefill, num, (), (), (), 0, windows, 0)
         )
 
-    def _set_steps(self, flight: Flight, most: int, by_ps: int) -> None:
-        """Sets the number of iterations: up to the next end of an output and to the first boundary
-        at or after by_ps, but no more than `most`.
-        """
-        durations = self._cost.decode(flight.work)
+    def _set_steps(self, flight: Flight, arrival_ps: int) -> None:
+        """Sets the number of iterations: up to the next end of an output, promise or mark."""
+        plan, durations = flight.plan, self._cost.decode(flight.work)
+        promised, wake_ps = plan.guaranteed_steps, plan.wake_ps
+        if type(promised) is not int or promised < 0 or type(wake_ps) is not int:
+            raise audit.wrong_promise(self._scheduler, plan)
         if not are_durations(durations):
             raise wrong_durations(self._cost, durations)
         self._num_spans += 1
         self._is_checked = not self._num_spans & (self._num_spans - 1)  # 1, 2, 4, 8, ...
         if self._is_checked:
             audit.check_decode(self._cost, flight.work, durations)
-        first_ps, growth_ps, lasting = durations
+        first_ps, growth_ps, most = durations
         steps = self._steps_to_end = self._outputs.steps_to_end()
-        if steps > most:  # by comparisons: `min` takes as long as twenty of them
+        if steps > promised:  # by comparisons: `min` takes as long as twenty of them
+            steps = 1 + promised
+        if steps > most:
             steps = most
-        if steps > lasting:
-            steps = lasting
+        if flight.saved or flight is self._forking:
+            if flight.saved:
+                self._checks.repeated_reads(flight.work)
+            steps = min(steps, self._meter.max_steps(flight.usage))
         duration_ps = steps * first_ps + growth_ps * (steps * (steps - 1) // 2)
+        by_ps = self._snapshots.next_ps
+        if by_ps > arrival_ps:
+            by_ps = arrival_ps
+        if by_ps > wake_ps:
+            by_ps = wake_ps
         elapsed_ps = by_ps - flight.start_ps
-        if duration_ps > elapsed_ps and steps > 1 and by_ps < UNBOUNDED:
+        if by_ps < UNBOUNDED and steps > 1 and duration_ps > elapsed_ps:
             steps = durations.steps_to_reach(elapsed_ps) if elapsed_ps > 0 else 1
             duration_ps = steps * first_ps + growth_ps * (steps * (steps - 1) // 2)
         flight.steps, flight.durations = steps, durations
@@ -244,44 +236,31 @@ class FusedPath:
 
     def end(self, flight: Flight) -> None:
         """The iterations have run: commit their results, and record them."""
-        if flight is self._steady:
-            self.end_next(flight)
-            return
         if flight is self._forking:
             self._end_forking(flight)
             return
         if flight.plan.chunks:
             self._end_prompts(flight)
             return
-        steps, results = flight.steps, NOTHING
-        if not flight.repeats or steps >= self._steps_to_end:
-            results = self._outputs.decoded(steps)
-        _, finished, grown = self._scheduler.commit(flight.plan, steps, results)
-        if self._is_checked and not finished and steps > 1:
-            audit.check_growth(self._policy, flight.usage, grown)
-        memory = self._meter.close_decodes(flight, grown)
-        self._recorder.decoded(flight, memory, results.ended)
-        for group in finished:
-            self._meter.forget(group)
-            self._departures.finish(group, flight.end_ps)
-
-    def end_next(self, flight: Flight) -> None:
-        """`end` of what `begin_next` has begun: the policy takes the promised steps at once."""
         steps, batch, results = flight.steps, self._state.batch, NOTHING
         finished: list[SequenceGroup] = []
-        if steps >= self._steps_to_end:
+        if not flight.repeats or steps >= self._steps_to_end:
             results = self._outputs.decoded(steps)
-        grown = self._advance(batch, steps)
-        if not isinstance(grown, Grant) or grown.ops != NO_OPS:
-            raise broken_promise(self._policy, steps, grown)
-        batch.extended += steps
-        batch.steps += steps
-        if results is not NOTHING:  # the last step is committed with what it ends
-            batch.steps -= 1
-            finished = self._scheduler.commit(flight.plan, 1, results).finished
-        if self._is_checked and not finished:
+        if not flight.is_promised:
+            _, finished, grown = self._scheduler.commit(flight.plan, steps, results)
+        else:
+            answer = self._advance(batch, steps)
+            if not isinstance(answer, Grant) or answer.ops != NO_OPS:
+                raise broken_promise(self._policy, steps, answer)
+            grown = answer
+            batch.extended += steps
+            batch.steps += steps
+            if results.ended:  # the last step is committed with what it ends
+                batch.steps -= 1
+                finished = self._scheduler.commit(flight.plan, 1, results).finished
+        if self._is_checked and not finished and (steps > 1 or flight.is_promised):
             audit.check_growth(self._policy, flight.usage, grown)
-        memory = self._meter.close_promised(flight, grown)
+        memory = self._meter.close_decodes(flight, grown)
         self._recorder.decoded(flight, memory, results.ended)
         for group in finished:
             self._meter.forget(group)

@@ -94,9 +94,7 @@ class Outputs:
         for group, _, _, _, last, _ in plan.chunks:
             if last and group.generated_offset + 1 == self.lengths[group.request_id]:
                 ended.append(group.request_id)  # in no batch yet
-        if not (plan.swapped_in or plan.drafts):
-            return tuple(ended)
-        for group in plan.stepping:
+        for group in plan.stepping if plan.swapped_in else ():
             if group.num_generated + 1 == self.lengths[group.request_id]:
                 ended.append(group.request_id)
         for draft in plan.drafts:

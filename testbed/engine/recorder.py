@@ -220,7 +220,7 @@ class Recorder:
         ended at flight.end_ps with the whole outputs of the requests `ended`.
         """
         steps, start_ps, end_ps = flight.steps, flight.start_ps, flight.end_ps
-        decodes, (_, growth_ps, _) = flight.plan.decode_seqs, flight.durations
+        decodes, growth_ps = flight.plan.decode_seqs, flight.durations.growth_ps
         waiting, swapped = flight.num_waiting, flight.num_swapped
         row = (start_ps, end_ps - start_ps, steps, decodes, 0, 0, waiting, swapped, growth_ps)
         self._shapes.append(row)

@@ -156,21 +156,10 @@ class SpanMeter(Meter):
         self._extended = batch.extended
         self._offsets = [*map(SLOTS_OFFSET, batch.sequences.values())]
 
-    def close_promised(self, flight: Flight, grown: Grant) -> SpanAccount:
-        """`close` for a plan of `FusedPath.begin_next`, of whose steps `grown` is the first too."""
-        internal, started = self._internal, NO_GROWTH
-        shared: tuple[SharedSlots, ...] = ()
-        if self._starts and self._starts[0][0] < self.state.batch.steps:
-            started = self._start(self.state.batch.steps, flight.steps)
-            self._internal += started.slots
-        if flight.saved:
-            held = flight.usage.held
-            shared = self._shared(flight.steps, flight.durations, flight.saved, held, grown, 0)
-        growth = self._growth(flight.durations, flight.growing, started, grown, 0)
-        return flight.growing, flight.usage, internal, 0, growth, shared
-
     def close_decodes(self, flight: Flight, grown: Grant) -> SpanAccount:
-        """`close` for any other plan of the fused path that only decodes."""
+        """`close` for a plan of the fused path that only decodes; forgets those of its groups that
+        have ended.
+        """
         usage, steps, started, growth = flight.usage, flight.steps, NO_GROWTH, None
         starts, end, growing = self._starts, self.state.batch.steps, flight.growing
         shared: tuple[SharedSlots, ...] = ()
@@ -180,8 +169,11 @@ class SpanMeter(Meter):
         if started is not NO_GROWTH:
             self._internal += started.slots
         if flight.saved:
-            shared = self._shared(steps, flight.durations, flight.saved, usage.held, grown)
-        if steps > 1:
+            first = 0 if flight.is_promised else 1
+            shared = self._shared(steps, flight.durations, flight.saved, usage.held, grown, first)
+        if flight.is_promised:
+            growth = self._growth(flight.durations, growing, started, grown, 0)
+        elif steps > 1:
             growth = self._growth(flight.durations, growing, started, grown)
             usage = usage._replace(live=usage.live - growing * self._slots_per_token)
         else:
