@@ -61,6 +61,7 @@ def configured(words: Sequence[str], values: Mapping[str, Any] | None = None) ->
 
 def typed_config(config: DictConfig) -> RunConfig:
     """The typed configuration of a composed one, whose values follow from each other."""
+    OmegaConf.clear_cache(config)  # a value may have been set since another one followed from it
     try:
         values: Any = OmegaConf.to_container(config, resolve=True, throw_on_missing=True)
     except MissingMandatoryValue as error:

@@ -47,8 +47,13 @@ KEYS = {
 
 
 def value_of(name: str, root: DictConfig) -> Any:
-    """The value of `${vllm_server:NAME}` in a configuration."""
-    return VALUES[name](Configured(root, release_numbered(root.release)))
+    """The value of `${vllm_server:NAME}` in a configuration, which is read once for all of them:
+    its cache keeps the server until `typed_config` clears it.
+    """
+    known = OmegaConf.get_cache(root)["vllm_server"]
+    if not known:
+        known["configured"] = Configured(root, release_numbered(root.release))
+    return VALUES[name](known["configured"])
 
 
 def without_read_utilization(config: DictConfig, values: dict[str, Any]) -> dict[str, Any]:
@@ -85,7 +90,7 @@ class Configured:
     def gpu(self) -> GpuSpec:
         return read(GpuSpec, _plain(self.config.server.gpu), "server.gpu")
 
-    @property
+    @cached_property
     def command(self) -> Command:
         """The options that the configuration's values stand for."""
         values = {
@@ -102,7 +107,7 @@ class Configured:
         values["--enable-prefix-caching"] = ON if hasattr(policy, "publish") else OFF
         return Command(None, values, options_of(values), keys=KEYS)
 
-    @property
+    @cached_property
     def server(self) -> Server:
         """Raises InputError if vLLM would not start."""
         name = str(self.config.model.name)

@@ -12,7 +12,7 @@ from testbed.core.specs import TierSpec
 from testbed.cost.model import Work
 from testbed.experiments.runs import own_options
 from testbed.experiments.runs.choice_names import CONF
-from testbed.experiments.runs.compose import composed, configured
+from testbed.experiments.runs.compose import composed, configured, typed_config
 from testbed.experiments.runs.words import read_words
 from testbed.run.machine import cost_of
 
@@ -29,6 +29,7 @@ WORDS = [
     ["replicas=3", "gpu@2=l40s", "model=llama-3-8b", "gpu=h200"],
     ["+system=vllm-v1", "model=llama-3-8b", "gpu=h200", "+server.kv_memory_gib.x=1"],
     ["policy=example_policy:Slabs", "policy.slab_size=4"],
+    ["+system=vllm-v1", "gpu=h200", "server={memory_utilization: 0.8}", "server.num_gpus=2"],
     ["+system=vllm-v1", "policy=tiered_exclusive", "load@policy.load=never"],
     ["policy=hicache", "scheduler=sglang"],  # each from another option of its group
     ["policy=paged", "+protocol=sosp23", "+system=orca-pow2", "policy=radix", "software=engine"],
@@ -80,6 +81,14 @@ def test_words_that_hydra_refuses_are_refused(words):
 def test_a_value_stays_with_its_own_configuration():
     first, second = composed("run", ["seed=5"]), composed("run", ["seed=6"])
     assert (first.seed, second.seed, composed("run", []).seed) == (5, 6, 0)
+
+
+def test_a_value_that_follows_from_one_set_anew_is_computed_anew():
+    config = composed("run", ["+system=vllm-v1", "model=llama-3-8b", "gpu=h200"])
+    alone = typed_config(config)
+    OmegaConf.update(config, "server.num_gpus", 2)
+    both = typed_config(config)
+    assert both.server.num_blocks > 2 * alone.server.num_blocks  # half of the weights on each
 
 
 def test_the_configuration_of_another_program_stays_as_it_is(tmp_path):
