@@ -2,9 +2,7 @@
 that is no plan.
 """
 
-from collections import Counter
 from collections.abc import Iterable, Mapping
-from operator import attrgetter
 from typing import NamedTuple, TypeAlias
 
 from testbed.core.errors import PlugInError
@@ -18,7 +16,6 @@ Summed: TypeAlias = tuple[
     tuple[tuple[int, int], ...], tuple[Moved, ...], tuple[tuple[str, int], ...]
 ]
 NOTHING: Summed = ((), (), ())
-LENGTH = attrgetter("length")
 
 
 class Chunk(NamedTuple):
@@ -260,8 +257,8 @@ def summed(ops: list[Ops]) -> Summed:
     extra: dict[str, int] = {}
     moved: list[Move] = []
     for requested in ops:
-        for length, count in Counter(map(LENGTH, requested.copies)).items():
-            copies[length] = copies.get(length, 0) + count
+        for _, _, length in requested.copies:
+            copies[length] = copies.get(length, 0) + 1
         moved += requested.moves
         for name, count in requested.extra:
             extra[name] = extra.get(name, 0) + count
