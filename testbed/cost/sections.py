@@ -59,12 +59,12 @@ FORMAT = 1
 LINE, NEXT = "line", "next"
 BALANCED = "balanced"  # tokens go to all experts alike
 PS_PER_US = 10**6
-DECODES = {  # the section of each decode kernel
+Kernel = Literal["paged", "paper", "contiguous"]
+DECODES: Mapping[Kernel, str] = {  # the section of each decode kernel
     "paged": "decode_attention",
     "paper": "decode_attention_paper_kernel",
     "contiguous": "contiguous_attention",
 }
-Kernel = Literal["paged", "paper", "contiguous"]
 Spread = Literal["ragged", "equal"]  # of the lengths of a batch
 Rows = list[tuple[tuple[Any, ...], int]]
 T = TypeVar("T")
