@@ -13,6 +13,7 @@ from testbed.core.request import Request
 from testbed.core.sequence import Batch, Sequence, passing_batch
 from testbed.core.slots import GRANTED, Copy, Extent, Grant, Refusal, Usage, growth_of
 from testbed.memory.paged.block_pool import BlockPool
+from testbed.memory.paged.block_table import Tables
 from testbed.memory.paged.paged import Paged, blocks_taken
 from testbed.memory.paged.paged_2023 import Paged2023
 from testbed.memory.policy import PoolSpec
@@ -269,22 +270,17 @@ def batch_of(policy, lengths):
 STEPS = st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3)), max_size=12)
 
 
-def replace_by_parts(pool, blocks, others):
-    """`BlockPool.replace_end` by the calls that it does at once."""
-    same = [one == other for one, other in zip(blocks, others, strict=True)]
-    common = len(same) - same[::-1].index(True) if True in same else 0
-    num_free = pool.put(blocks[common:])
-    blocks[common:] = others[common:]
-    pool.share(others[common:])
-    return num_free
-
-
 @given(st.integers(1, 9), st.lists(STEPS, max_size=6))
-def test_a_beam_that_is_replaced_loses_its_blocks_and_shares_the_others(prompt_len, searches):
+def test_a_last_block_is_replaced_as_any_end_of_a_table(prompt_len, searches):
+    """A beam's last block alone has a path of its own; the plain one does the same."""
+
+    def replace_end(tables, table, block, num_slots):
+        tables._replace_end(table, [block], num_slots)
+
     states = []
-    for patched in (BlockPool.replace_end, replace_by_parts):
+    for patched in (Tables._replace_last, replace_end):
         policy, seqs = paged(64), samples(prompt_len, count=4)
-        with patch.object(BlockPool, "replace_end", patched):
+        with patch.object(Tables, "_replace_last", patched):
             admit_and_prefill(policy, seqs, prompt_len)
             for forks in searches:
                 for parent, child in forks:

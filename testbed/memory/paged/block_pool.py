@@ -71,34 +71,29 @@ class BlockPool:
             self._unheld(blocks)
         return len(blocks)
 
-    def replace_end(self, blocks: list[int], others: list[int]) -> int:
-        """The blocks of one table become those of another one, of equal length: `put` of its own,
-        and `share` of the other's, but for the leading ones, which both have. Returns how many
-        became free.
+    def put_one(self, block: int) -> bool:
+        """`put` of one block; returns whether it became free."""
+        if self.drop(block):
+            return False
+        self._unheld([block])
+        return True
+
+    def drop(self, block: int) -> bool:
+        """Decrement the reference count of a shared block; False, without a change, if the count
+        is 1.
         """
-        sharers, common, unheld = self.sharers, len(blocks), list[int]()
-        for own, other in zip(reversed(blocks), reversed(others), strict=True):
-            if own == other:
-                break
-            common -= 1
-            count = sharers.get(own, 1)
-            if count > 2:
-                sharers[own] = count - 1
-            elif count == 2:
-                del sharers[own]
-            else:
-                unheld.append(own)
-            sharers[other] = sharers.get(other, 1) + 1
-        blocks[common:] = others[common:]
-        if unheld:
-            self.num_saved += len(unheld)
-            self._unheld(unheld[::-1])
-        return len(unheld)
+        count = self.sharers.get(block)
+        if count is None:
+            return False
+        if count == 2:
+            del self.sharers[block]
+        else:
+            self.sharers[block] = count - 1
+        self.num_saved -= 1
+        return True
 
     def unshared(self, blocks: list[int]) -> list[int]:
-        """Decrement the reference count of each block that is shared; returns the others, whose
-        count is 1.
-        """
+        """`drop` each of the blocks; returns those whose count is 1, which have not changed."""
         sharers = self.sharers
         unshared = [*filterfalse(sharers.__contains__, blocks)]
         for block in filter(sharers.__contains__, blocks):

@@ -59,7 +59,7 @@ class Tables:
         self, parent: Sequence, child: Sequence, num_slots: int
     ) -> tuple[BlockTable, BlockTable]:
         """Share the blocks of the parent, which has num_slots slots, with `child`, which first
-        drops the blocks that it has and the parent has not; returns both tables.
+        drops the blocks that it has; returns both tables.
         """
         held = self.held
         table, own = held.get(parent.seq_id) or absent(parent), held.get(child.seq_id)
@@ -72,9 +72,7 @@ class Tables:
             raise ValueError(
                 f"a beam of {child.num_slots} tokens cannot continue from a beam of {num_slots}"
             )
-        num_free = self.pool.replace_end(own.blocks, table.blocks)
-        if num_free:  # the last ones: a block is shared if one behind it is
-            self.live -= num_slots - (len(own.blocks) - num_free) * self.block_size
+        self._replace(own, table, num_slots)
         return table, own
 
     def give_up(self, seq: Sequence, kept: int = 0) -> None:
@@ -115,6 +113,36 @@ class Tables:
 
     def _num_whole(self, seq: Sequence) -> int:
         return min(seq.registered_prefix, seq.prompt_len - 1) // self.block_size
+
+    def _replace(self, table: BlockTable, parent: BlockTable, num_slots: int) -> None:
+        """Replace the blocks of `table` by the parent's, of equal length; common leading blocks do
+        not change.
+        """
+        # Sharing begins at the first block: all blocks before the last common one are common too.
+        own, others = table.blocks, parent.blocks
+        common = len(own)
+        while common and own[common - 1] != others[common - 1]:
+            common -= 1
+        if common == len(own) - 1:
+            self._replace_last(table, others[common], num_slots)
+        elif common < len(own):
+            self._replace_end(table, others[common:], num_slots)
+
+    def _replace_end(self, table: BlockTable, blocks: list[int], num_slots: int) -> None:
+        """The last blocks of `table` become these, which another table has."""
+        common = len(table.blocks) - len(blocks)
+        self._drop_end(table, common, num_slots)
+        table.blocks[common:] = blocks
+        self.pool.share(blocks)
+
+    def _replace_last(self, table: BlockTable, block: int, num_slots: int) -> None:
+        """`_replace_end` of one block, the only one in which most beams differ."""
+        pool, own = self.pool, table.blocks
+        if pool.put_one(own[-1]):
+            self.live -= num_slots - (len(own) - 1) * self.block_size
+        own[-1] = block
+        pool.sharers[block] = pool.sharers.get(block, 1) + 1
+        pool.num_saved += 1
 
     def _drop_end(self, table: BlockTable, first: int, num_slots: int) -> None:
         """Drop the blocks from index `first` on of a sequence of num_slots slots, and the stored
