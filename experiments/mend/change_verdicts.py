@@ -75,11 +75,12 @@ def verdict_at_first(tried: Tried, reference: Tried, goal: Goal) -> str | None:
     with other seeds it may end all preemptions, or better the goal. Whatever this leaves out makes
     no other change the best, for each is tested as if all had run.
     """
-    if word := _untested(tried, reference, goal):
+    word = _untested(tried, reference, goal)
+    if word is not None and word != EQUAL:  # of these seeds alone
         return word
     relevant = _relevant(reference.with_seeds_of(tried), goal)
     losses = [loss_of(goal.number, of) for of in tried.differences(goal.number, reference) or ()]
-    if all(loss >= relevant for loss in losses):
+    if all(loss > 0 and loss >= relevant for loss in losses):
         return WORSE_AT_FIRST
     is_without_gain = tried.num_preempted > 0 and all(-loss < relevant for loss in losses)
     return NO_GAIN_AT_FIRST if is_without_gain else None

@@ -55,7 +55,8 @@ def lines_of(mending: Mending) -> Iterator[str]:
     yield _conclusion(mending)
     if mending.preempts:
         names = ", ".join(_with_cost(tried, mending) for tried in mending.without_preemptions)
-        yield f"without any preemption, on every seed: {names or 'none of the changes'}"
+        none = "none of the changes"
+        yield f"without any preemption on the seeds that each ran with: {names or none}"
 
 
 def _first_seeds(mending: Mending) -> str:

@@ -118,7 +118,7 @@ class Mending:
 
     @property
     def without_preemptions(self) -> list[Tried]:
-        """The changes with which the server preempts on no seed, the best first."""
+        """The changes that preempt on none of the seeds that they ran with, the best first."""
         return [tried for tried in self.tried if not tried.num_preempted]
 
     @property

@@ -203,7 +203,7 @@ FIRST = (
     pytest.param(tried((0, 8.0), (0, 5.1)), None, id="no preemption, later on one"),
     pytest.param(tried((9, 4.99), (0, 5.3)), NO_GAIN_AT_FIRST, id="less than 2% on each"),
     pytest.param(tried((9, 4.8), (9, 9.9)), None, id="4% on one"),
-    pytest.param(tried((100, 5.0), (110, 5.1)), EQUAL, id="the same runs"),
+    pytest.param(tried((100, 5.0), (110, 5.1)), NO_GAIN_AT_FIRST, id="the same runs"),
     pytest.param(tried((0, 1.0), (0, 1.0), rejected=1), WORSE, id="rejects"),
 )
 
@@ -211,6 +211,13 @@ FIRST = (
 @pytest.mark.parametrize(("change", "word"), FIRST)
 def test_the_first_seeds_leave_out_what_they_keep_from_being_the_best(change, word):
     assert verdict_at_first(change, AS_IT_IS, GOALS["latency"]) == word
+
+
+@pytest.mark.parametrize("goal", ["latency", "preemptions"])
+def test_a_change_of_nothing_runs_on_if_only_later_seeds_preempt(goal):
+    server = tried((0, 5.0), (0, 5.1), (0, 5.05), (90, 9.0), (80, 8.5))
+    for first in tried((0, 5.0), (0, 5.1)), tried((0, 5.2), (0, 5.0)):
+        assert verdict_at_first(first, server, GOALS[goal]) is None
 
 
 def test_what_the_first_seeds_leave_out_makes_no_other_verdict_bolder():
