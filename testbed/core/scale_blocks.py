@@ -6,6 +6,7 @@ Fp8MoEMethod).
 """
 
 from collections.abc import Callable
+from math import lcm
 from typing import NamedTuple
 
 from testbed.core.hf_linears import Linear, linears_of
@@ -22,11 +23,12 @@ class Block(NamedTuple):
     rows: int = 1
 
 
-def block_on(linear: Linear, num_gpus: int, size: int) -> Block:
-    """The block of weights in blocks of scales: one GPU takes any number of columns, but for those
-    of experts.
+def block_on(linear: Linear, num_shares: int, rows: int, columns: int) -> Block:
+    """The block of weights in blocks of scales: one share takes any number of columns. Those of an
+    expert are the rows of its other matrices.
     """
-    return Block(size if linear.is_routed or num_gpus > 1 else 1, size)
+    divided = columns if num_shares > 1 else 1
+    return Block(lcm(rows, divided) if linear.is_routed else divided, rows)
 
 
 def bits_of_shape(model: ModelSpec) -> Bits:
@@ -41,7 +43,7 @@ def cut_block(model: ModelSpec, num_gpus: int) -> str | None:
 
     def block_of(linear: Linear) -> Block:
         has_blocks = bits_of(linear) == FP8_BLOCK_BITS
-        return block_on(linear, num_gpus, BLOCK) if has_blocks else Block()
+        return block_on(linear, num_gpus, BLOCK, BLOCK) if has_blocks else Block()
 
     return cut_share(model, num_gpus, num_gpus, block_of)
 

@@ -75,16 +75,21 @@ class _Blocks:
         """A fused layer may end within a block; experts' blocks are divided down to a size, but for
         GPUs without FP8 tensor cores, whose kernels are Marlin's.
         """
-        block = block_in(self.quantization.values.get("weight_block_size"))
-        size = block[0] if block else BLOCK if bits == FP8_BLOCK_BITS else 1
+        rows, columns = block_in(self.quantization.values.get("weight_block_size")) or (
+            (BLOCK, BLOCK) if bits == FP8_BLOCK_BITS else (1, 1)
+        )
+        block = block_on(linear, self._shares_of(linear), rows, columns)
         if linear.is_routed:
             is_old = capability_of(self.reader.gpu) < FP8_CAPABILITY
-            least = size if is_old else self.reader.release.least_scale_block
             part = linear.columns // self.limits.num_expert_parts
-            return Block(1 if gcd(part, self.model.hidden_size, size) >= least else size)
-        block = block_on(linear, self.limits.num_gpus, size)
+            size = gcd(part, self.model.hidden_size, rows, columns)
+            is_divided = not is_old and size >= self.reader.release.least_scale_block
+            return Block() if is_divided else block
         has_rows = len(linear.parts) == 1 and self.reader.release.cuts_no_groups
         return block if has_rows else Block(block.columns)
+
+    def _shares_of(self, linear: Linear) -> int:
+        return self.limits.num_expert_parts if linear.is_routed else self.limits.num_gpus
 
     def _of_compressed(self, linear: Linear, entries: list[Any]) -> Block:
         """llm-compressor's blocks, and groups of integers beside activations of 16 bits."""
@@ -92,7 +97,7 @@ class _Blocks:
         if len(entries) > 1:
             return Block()
         if block := block_in(weights.get("block_structure")):
-            return block_on(linear, self.limits.num_gpus, block[0])
+            return block_on(linear, self._shares_of(linear), *block)
         is_packed = weights.get("type") == "int" and not entries[0].get("input_activations")
         return Block(_group(weights.get("group_size")) if is_packed else 1)
 

@@ -48,15 +48,15 @@ def _w4a16(group):
     return _compressed(4, "int", group)
 
 
-def _blocks(ignored=(), size=128):
+def _blocks(ignored=(), size=(128, 128)):
     names = [f"model.layers.{number}.self_attn.{name}" for number in range(99) for name in ignored]
-    block = {"weight_block_size": [size, size], "activation_scheme": "dynamic"}
+    block = {"weight_block_size": list(size), "activation_scheme": "dynamic"}
     return {"quant_method": "fp8", "modules_to_not_convert": names, **block}
 
 
-def _compressed_blocks(*ignored):
+def _compressed_blocks(*ignored, size=(128, 128)):
     floats = {"num_bits": 8, "type": "float"}
-    weights = floats | {"strategy": "block", "block_structure": [128, 128]}
+    weights = floats | {"strategy": "block", "block_structure": list(size)}
     inputs = floats | {"strategy": "group", "group_size": 128}
     entry = {"targets": ["Linear"], "weights": weights, "input_activations": inputs}
     return {
@@ -114,7 +114,15 @@ MXFP8["config_groups"]["group_0"]["weights"]["scale_dtype"] = "torch.uint8"
         (LITE, {}, _blocks(), "1", True),  # an odd number of rows in a fused matrix
         (LITE, {}, _compressed_blocks(), "1", False),  # llm-compressor's, but for the last one
         (LITE, {}, _blocks(LATENTS), "2", False),
-        (LITE, {}, _blocks(size=64), "2", False),
+        (LITE, {}, _blocks(size=(64, 64)), "2", False),
+        (DENSE, {}, _blocks(size=(64, 128)), "8", False),  # 1,728 columns, 3,456 rows
+        (DENSE, {}, _blocks(size=(128, 64)), "8", True),
+        (DENSE, {}, _compressed_blocks(size=(64, 128)), "8", False),
+        (EXPERTS, {}, _blocks(size=(64, 128)), "8", True),
+        (EXPERTS, {}, _blocks(size=(16, 128)), "8", False),  # 96 columns are rows too
+        (EXPERTS, {}, _blocks(size=(128, 16)), "8", False),
+        (EXPERTS, {}, _blocks(size=(16, 128)), "1", True),
+        (EXPERTS, {}, _blocks(size=(16, 128)), f"8 {WHOLE_EXPERTS}", True),
         (FLASH, {}, _blocks(), "2", True),
         (FLASH, {}, _blocks(), "4", False),  # 2,240 rows of kv_b_proj
         (FLASH, {}, _blocks(("kv_b_proj",)), "4", True),
