@@ -47,9 +47,10 @@ def block_in(value: Any) -> Sequence[int] | None:
     """
     if value is None:
         return ()
-    parts = [int(p) for p in value.split("x") if p.isdecimal()] if type(value) is str else value
-    is_pair = isinstance(parts, list) and len(parts) == 2
-    return parts if is_pair and all(type(part) is int and part > 0 for part in parts) else None
+    if isinstance(value, str) and (match := re.fullmatch(r"(\d+)x(\d+)", value)):
+        value = [int(match[1]), int(match[2])]
+    is_pair = isinstance(value, list) and len(value) == 2
+    return value if is_pair and all(type(part) is int and part > 0 for part in value) else None
 
 
 def quantises_head(config: Config) -> bool:

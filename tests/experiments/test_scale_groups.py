@@ -187,7 +187,10 @@ def test_a_name_has_the_groups_of_its_quantization(name, num_gpus, starts):
         _is_cut(command, "h100-80gb")
 
 
-@pytest.mark.parametrize("size", [128, "128", "x", [0, 0], ["a", 1], [128], {}, [128.0, 128]])
+NO_TEXTS = ("128", "x", "128xx128", "x128x128", "128x128xfoo", "128x128x128", "0x128")
+
+
+@pytest.mark.parametrize("size", [*NO_TEXTS, 128, [0, 0], ["a", 1], [128], {}, [128.0, 128]])
 def test_a_block_is_two_whole_numbers(tmp_path, size):
     compressed = _compressed_blocks()
     compressed["config_groups"]["group_0"]["weights"]["block_structure"] = size
