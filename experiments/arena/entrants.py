@@ -115,8 +115,13 @@ def check_named(text: str) -> None:
     name = _group_and_name(chosen)[1]
     if FILE_MARK in name:
         _path_of(name)
-    elif ":" not in name:
+    elif not is_class(text):
         _plain_entrant(chosen)
+
+
+def is_class(text: str) -> bool:
+    """True for the text of an entrant that names a class, and no part that ships."""
+    return ":" in _group_and_name(_parts(text)[0])[1]
 
 
 def _group_and_name(text: str) -> tuple[str, str]:

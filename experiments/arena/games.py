@@ -25,6 +25,7 @@ from testbed.experiments.arena.entrants import (
     Entrant,
     check_named,
     entrant_of,
+    is_class,
     values_of,
 )
 from testbed.experiments.arena.isolated import Failure, Unanswered, WrongInput, isolated
@@ -201,7 +202,7 @@ def admit(names: Sequence[str], rules: Rules) -> tuple[list[Entrant], dict[str, 
         if isinstance(answer, Failure):
             out[name] = answer.reason
             errors.append(_error_of(name, answer))
-            if isinstance(answer, WrongInput) and ":" not in name:
+            if isinstance(answer, WrongInput) and not is_class(name):
                 raise errors[-1]
         else:
             entrants.append(answer)

@@ -196,7 +196,14 @@ def test_parameters_go_with_an_entrant(cheap):
     assert "kk" in answer.reason
 
 
-@pytest.mark.parametrize("names", [["lfu", "lru_k,kk=3"], ["example_policy:Slabs,foo=3"]])
+@pytest.mark.parametrize(
+    "names",
+    [
+        ["lfu", "lru_k,kk=3"],
+        ["lfu", "radix,foo=3,radix_eviction_policy_config={threshold:9}"],
+        ["example_policy:Slabs,foo=3"],
+    ],
+)
 def test_an_unknown_parameter_is_wrong_input(names):
     """Of a part that ships before any game, of a class if nothing else plays."""
     with pytest.raises(InputError) as refusal:
