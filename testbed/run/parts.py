@@ -122,7 +122,7 @@ class Part:
             return self.target
         target = self.maker(key)
         check_methods(target, key)
-        checks_itself = is_model(target)
+        checks_itself = not first and is_model(target)
         if not checks_itself:
             self.check_parameters(target, key)
         instances = {

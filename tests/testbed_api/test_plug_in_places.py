@@ -4,6 +4,7 @@ import pytest
 from pydantic.dataclasses import dataclass
 from refusals import refuses
 
+from testbed.core.config_model import model
 from testbed.core.errors import InputError
 from testbed.cost.sections import Choices
 from testbed.run.parts import Part, check_kinds_of_parts, locate, plug_in_errors
@@ -141,10 +142,11 @@ def test_a_parameter_of_another_kind_is_named_with_its_place():
     check_kinds_of_parts(drafter, {"name": "constant"}, given, "speculation")
 
 
-def test_a_dataclass_of_pydantic_that_is_the_users_is_called_as_any_class():
+@pytest.mark.parametrize("decorator", [dataclass(config={"strict": True}), model])
+def test_a_class_that_checks_itself_is_called_with_what_comes_first(decorator):
     """A model of this project is read from a mapping; a policy like this one gets its pool."""
 
-    @dataclass(config={"strict": True})
+    @decorator
     class Mine:
         pool: int
         size: int = 1
