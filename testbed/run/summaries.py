@@ -80,11 +80,12 @@ def remedy_for_rejections(summary: Mapping[str, Any]) -> str:
     the longest sequence that it allows.
     """
     of_run = summary.get(RUN, {})
-    slots, longest = of_run.get("pool_slots"), of_run.get("max_model_len")
+    longest = of_run.get("max_model_len")
     if longest is None:
         return "raise model.max_len or the memory of the pool, or send shorter requests"
-    if slots < longest:
-        return f"the pool has {slots:,} tokens: give it more blocks or memory, or send shorter ones"
+    held = of_run["kv_cache_tokens"] - (of_run["block_size"] or 0)  # without the null block
+    if held < longest:
+        return f"the pool has {held:,} tokens: give it more blocks or memory, or send shorter ones"
     return "raise --max-model-len or model.max_len, or send shorter requests"
 
 

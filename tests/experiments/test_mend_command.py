@@ -115,12 +115,19 @@ def test_a_server_that_cannot_run_is_refused(testbed):
     assert "--seeds" in seeded
 
 
-def test_a_pool_that_holds_no_request_is_to_be_larger(testbed):
-    small = f"{SERVER} 60 --max-model-len 8192"
+@pytest.mark.parametrize(
+    ("server", "tokens"),
+    [
+        (SERVER, 944),
+        (SERVER.replace("meta-llama/Llama-3.1-8B-Instruct", "google/gemma-3-4b-it"), 128),
+    ],
+)
+def test_a_pool_that_holds_no_request_is_to_be_larger(testbed, server, tokens):
+    small = f"{server} 60 --max-model-len 8192"
     mended = testbed("mend", small, *LOAD, "--seeds", "1")[2].splitlines()[-1]
     printed = testbed("run", "--from-vllm", small, *LOAD)[1]
     for text in (mended, " ".join(re.sub("│", " ", printed).split())):
-        assert "the pool has 944 tokens: give it more blocks or memory" in text
+        assert f"the pool has {tokens} tokens: give it more blocks or memory" in text
         assert "raise --max-model-len" not in text
 
 
