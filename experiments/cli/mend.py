@@ -47,8 +47,9 @@ def mend(
     better if the goal's difference, seed by seed, is distinguishable (p < 0.05, corrected for the
     number of changes) and at least 2% of the goal. Prints a table with 95% intervals, the best
     change first, and the differences. A change whose runs fail has no verdict.
-    The best one ends all preemptions and makes no number worse, or else betters the goal. Of
-    preemptions that are not distinguishable from none it ends all and betters the goal.
+    The best one ends all preemptions and makes nothing worse, else betters the goal most, whatever
+    it makes worse. Of preemptions that are not distinguishable from none it ends all and betters
+    the goal most.
     Exit code 1 if the server preempts and no option of vLLM does either.
 
     testbed mend "vllm serve MODEL" gpu=h100-80gb trace=csv trace.path=FILE arrivals=replay

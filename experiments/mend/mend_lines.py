@@ -48,8 +48,8 @@ def lines_of(mending: Mending) -> Iterator[str]:
     if mending.best is not None:
         yield (
             "best, and first in the table: ends all preemptions and makes nothing worse, else "
-            f"betters {mending.goal.number}; of preemptions that are not distinguishable from "
-            "none: ends all and betters it"
+            f"betters {mending.goal.number} most, whatever it makes worse; of preemptions that are "
+            "not distinguishable from none: ends all and betters it most"
         )
     yield from _rejections(mending)
     yield _conclusion(mending)
@@ -98,9 +98,16 @@ def _conclusion(mending: Mending) -> str:
     head = "best"
     if rivals:
         head = "best of those told apart" if word == BETTER else "best without preemptions"
-        names = ", ".join(f"{of.change.name} ({mending.difference(of, name)})" for of in rivals)
+        names = ", ".join(_with_difference(of, mending) for of in rivals)
         rest.append(f"as good or better may be {names}")
+    if second := mending.best_harmless:
+        rest.append(f"best that makes nothing worse: {_with_difference(second, mending)}")
     return f"{head}: {best.change.name} {effect}; {name}: {word} ({difference}); {'; '.join(rest)}"
+
+
+def _with_difference(tried: Tried, mending: Mending) -> str:
+    difference = str(mending.difference(tried, mending.goal.number))
+    return f"{tried.change.name} ({'; '.join(filter(None, [difference, _losses(tried, mending)]))})"
 
 
 def _left(tried: Tried, mending: Mending) -> str:

@@ -124,23 +124,37 @@ class Mending:
     @property
     def best(self) -> Tried | None:
         """The best change that an option of vLLM makes: the first that ends all preemptions and
-        makes nothing worse, else the first that betters the goal, one that makes nothing worse
-        before others. Of preemptions that are not distinguishable from none it ends all and
-        betters the goal. None without either, as with one seed, which separates nothing.
+        makes nothing worse, else the one that betters the goal most, whatever it makes worse. Of
+        preemptions that are not distinguishable from none it ends all and betters the goal most.
+        None without either, as with one seed, which separates nothing.
         """
         is_separated = len(self.seeds) > 1
-        ending = [
-            tried
-            for tried in self.without_preemptions
-            if self.preempts_distinguishably and not self.worsens(tried)
-        ]
-        better = [
-            tried
-            for tried in sorted(self.better, key=self.worsens)
-            if self.preempts_distinguishably or not tried.num_preempted
-        ]
-        changes = (tried for tried in (*ending, *better) if is_separated)
+        ending = [tried for tried in self.without_preemptions if self._mends(tried)]
+        changes = (tried for tried in (*ending, *self._cures) if is_separated)
         return next((tried for tried in changes if tried.change.note != NOT_OF_VLLM), None)
+
+    @property
+    def best_harmless(self) -> Tried | None:
+        """The change that betters the goal most of those that make nothing worse, beside a best
+        one that makes something worse; None without either.
+        """
+        if self.best is None or not self.worsens(self.best):
+            return None
+        harmless = (tried for tried in self._cures if not self.worsens(tried))
+        return next((tried for tried in harmless if tried.change.note != NOT_OF_VLLM), None)
+
+    @property
+    def _cures(self) -> list[Tried]:
+        """The changes that better the goal, the best first; without a preemption, if the server's
+        are not distinguishable from none.
+        """
+        is_clear = self.preempts_distinguishably
+        return [tried for tried in self.better if is_clear or not tried.num_preempted]
+
+    def _mends(self, tried: Tried) -> bool:
+        """True if a change ends all preemptions, distinguishably, and makes nothing worse."""
+        ends = self.preempts_distinguishably and not tried.num_preempted
+        return ends and not self.worsens(tried)
 
     @property
     def best_first(self) -> list[Tried]:
@@ -151,20 +165,24 @@ class Mending:
     @property
     def rivals(self) -> list[Tried]:
         """The changes of vLLM's options that may be as good as the best one or better: with a
-        better mean of the goal, and nothing worse that the best one does not make worse too.
+        better mean of the goal and, if the best one ends all preemptions and makes nothing worse,
+        nothing worse.
         """
         if (best := self.best) is None:
             return []
-        losses = set(self.verdicts[best.change].losses)
-        return [tried for tried in self.tried if self._exceeds(tried, best, losses)]
+        is_harmless = self._mends(best)
+        return [
+            tried
+            for tried in self.tried
+            if self._exceeds(tried, best) and not (is_harmless and self.worsens(tried))
+        ]
 
-    def _exceeds(self, tried: Tried, best: Tried, losses: set[str]) -> bool:
+    def _exceeds(self, tried: Tried, best: Tried) -> bool:
         word, name = self.verdicts[tried.change].word, self.goal.number
         if word in NO_CURE or tried.change.note == NOT_OF_VLLM:
             return False
         difference = tried.less(name, best)
-        is_ahead = difference is not None and loss_of(name, difference.mean) < 0
-        return is_ahead and losses.issuperset(self.verdicts[tried.change].losses)
+        return difference is not None and loss_of(name, difference.mean) < 0
 
     def difference(self, tried: Tried, name: str) -> Interval | None:
         """A number's difference from the server as it is; the goal's with the interval that its

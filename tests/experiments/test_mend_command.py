@@ -381,13 +381,37 @@ def test_the_best_change_has_the_first_row_though_another_betters_the_goal():
     assert [row[0] for row in differences_of(found)] == ["ending", "faster"]
 
 
-def test_of_changes_that_better_the_goal_one_that_worsens_nothing_comes_first():
-    """The other is a second faster, and its first tokens come 0.6 s later."""
-    costly = [summary(9, *run) for run in ((3.0, 1, "a", 0, 1.5), (3.1, 1, "a", 0, 1.6))]
-    costly = Tried(Change("x"), [*costly, summary(9, 3.2, 1, "a", 0, 1.7)])
-    found = mending(("costly", "", costly), ("faster", "", FASTER))
-    assert [tried.change.name for tried in found.better] == ["costly", "faster"]
-    assert found.best.change.name == "faster"
+COSTLY = Tried(  # a second faster than FASTER, and its first tokens come 0.6 s later
+    Change("x"),
+    [
+        summary(9, *run)
+        for run in ((3.0, 1, "a", 0, 1.5), (3.1, 1, "a", 0, 1.6), (3.2, 1, "a", 0, 1.7))
+    ],
+)
+
+
+def test_the_change_that_betters_the_goal_most_is_best_whatever_it_makes_worse():
+    found = mending(("costly", "", COSTLY), ("faster", "", FASTER))
+    assert (found.best.change.name, found.best_harmless.change.name) == ("costly", "faster")
+    [line] = [line for line in lines_of(found) if line.startswith("best: costly")]
+    assert "worse TTFT p99 by 0.60" in line
+    assert "best that makes nothing worse: faster (" in line
+    alone = mending(("faster", "", FASTER))
+    assert (alone.best.change.name, alone.best_harmless) == ("faster", None)
+
+
+def test_a_change_that_ends_the_preemptions_and_worsens_nothing_comes_before_any_gain():
+    costly, ending = ("costly", "", COSTLY), ("ending", "", NONE_AND_ALIKE)
+    found = mending(costly, ending)
+    assert (found.best.change.name, found.rivals) == ("ending", [])
+
+
+def test_a_rival_of_the_largest_gain_may_make_something_worse():
+    late = [summary(9, latency_s, ttft_s=1.5) for latency_s in (3.0, 1.0, 5.0)]
+    found = mending(("faster", "", FASTER), ("late", "", Tried(Change("x"), late)))
+    assert [tried.change.name for tried in found.rivals] == ["late"]
+    [line] = [line for line in lines_of(found) if line.startswith("best of those told apart")]
+    assert re.search(r"as good or better may be late \(.*; worse TTFT p99 by ", line)
 
 
 LATE_FIRST = Tried(
