@@ -99,6 +99,7 @@ def composed(name: str, words: Sequence[str]) -> DictConfig:
             raise _explained(name, read) or error from None
         for override in overrides:
             set_value(config, override)
+            OmegaConf.clear_cache(config)  # of values that follow from it, which a merge may read
     return config
 
 

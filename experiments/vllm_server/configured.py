@@ -48,7 +48,7 @@ KEYS = {
 
 def value_of(name: str, root: DictConfig) -> Any:
     """The value of `${vllm_server:NAME}` in a configuration, which is read once for all of them:
-    its cache keeps the server until `typed_config` clears it.
+    its cache keeps the server until `composed` sets a value or `typed_config` clears it.
     """
     known = OmegaConf.get_cache(root)["vllm_server"]
     if not known:
