@@ -19,6 +19,7 @@ from annotated_types import Unit
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 from pydantic.dataclasses import dataclass
 from pydantic_core import core_schema
+from typing_extensions import is_typeddict
 
 from testbed.core.errors import InputError
 from testbed.core.spelling import UnknownKey, dotted
@@ -148,6 +149,8 @@ def hint_of(hint: Any, part: str | int) -> Any:
     arguments = get_args(plain)
     if isinstance(plain, Mapping):
         return plain.get(part)
+    if is_typeddict(plain):
+        return get_type_hints(plain, include_extras=True).get(str(part))
     if get_origin(plain) is tuple and arguments[-1] is not ...:
         return arguments[part] if isinstance(part, int) and part < len(arguments) else None
     is_container = isinstance(get_origin(plain), type)

@@ -23,8 +23,9 @@ from testbed.core.hf_layers import (
     states_of,
     window_of,
 )
+from testbed.core.hf_quantization import QUANTIZATION
 from testbed.core.hf_rope import lengths_of
-from testbed.core.hf_weights import QUANTIZATION, kv_bytes, with_weights
+from testbed.core.hf_weights import kv_bytes, with_weights
 from testbed.core.specs import ModelSpec
 
 BOTH_WAYS = "use_bidirectional_attention"

@@ -11,6 +11,7 @@ from math import prod
 from typing import Any, TypeAlias
 
 from testbed.core.hf_linears import Linear
+from testbed.core.hf_quantization import PATTERN, pair_of, rule_pattern
 
 Bits: TypeAlias = Callable[[Linear], float | None]
 Config: TypeAlias = Mapping[str, Any]
@@ -41,18 +42,6 @@ def scheme_of(config: Config) -> Bits | None:
     return None if read is None else read(config)
 
 
-def block_in(value: Any) -> Sequence[int] | None:
-    """Rows and columns of a block of weights, also as "128x128", empty without one; None: no two
-    whole numbers.
-    """
-    if value is None:
-        return ()
-    if isinstance(value, str) and (match := re.fullmatch(r"(\d+)x(\d+)", value)):
-        value = [int(match[1]), int(match[2])]
-    is_pair = isinstance(value, list) and len(value) == 2
-    return value if is_pair and all(type(part) is int and part > 0 for part in value) else None
-
-
 def quantises_head(config: Config) -> bool:
     """True if the output projection is quantised too."""
     if config.get("quant_method") in ("gptq", "awq"):
@@ -69,9 +58,8 @@ def quantises_head(config: Config) -> bool:
 def _listed(config: Config, *keys: str) -> list[str]:
     """The names under the first key that has any, as those of a model of text alone."""
     lists = (config.get(key) for key in keys)
-    names: Any = next((value for value in lists if value), [])
-    texts = [str(name) for name in names] if isinstance(names, list) else []
-    return [BEFORE_LAYERS.sub("model.", text) for text in texts]
+    names: list[str] = next((value for value in lists if value), [])
+    return [BEFORE_LAYERS.sub("model.", name) for name in names]
 
 
 def _is_left(linear: Linear, matches: Callable[[str], bool]) -> bool:
@@ -84,12 +72,10 @@ def _is_left(linear: Linear, matches: Callable[[str], bool]) -> bool:
     return matches(linear.name) or found == {True}
 
 
-def _fp8(config: Config) -> Bits | None:
+def _fp8(config: Config) -> Bits:
     names = _listed(config, "ignored_layers", "modules_to_not_convert")
     of_experts = [name for name in names if "experts" in name]
-    block = block_in(config.get("weight_block_size"))
-    if block is None:
-        return None
+    block = config.get("weight_block_size")
     bits = 8 + 32 / prod(block) if block else 8
 
     def bits_of(linear: Linear) -> float | None:
@@ -106,7 +92,7 @@ def _mxfp4(config: Config) -> Bits:
 
 def _awq(config: Config) -> Bits | None:
     bits, parts = config.get("w_bit", config.get("bits")), _listed(config, "modules_to_not_convert")
-    if type(bits) is not int or bits < 1:
+    if bits is None:
         return None
     packed = _packed(bits, config.get("q_group_size", config.get("group_size", 128)))
 
@@ -116,15 +102,15 @@ def _awq(config: Config) -> Bits | None:
     return bits_of
 
 
-def _packed(bits: int, group: Any) -> float:
+def _packed(bits: int, group: int | None) -> float:
     """Bits with those of the scale and the zero of a group."""
-    return bits + (16 + bits) / group if type(group) is int and group > 0 else bits
+    return bits + (16 + bits) / group if group and group > 0 else bits
 
 
 def _gptq(config: Config) -> Bits | None:
     bits, group = config.get("bits"), config.get("group_size", 128)
     rules, parts = config.get("dynamic") or {}, config.get("modules_in_block_to_quantize") or []
-    if type(bits) is not int or bits < 1 or not isinstance(rules, Mapping):
+    if bits is None:
         return None
     quantised = _flat(parts)
 
@@ -133,7 +119,7 @@ def _gptq(config: Config) -> Bits | None:
         if quantised and not linear.is_routed and not is_listed:
             return None
         for pattern, changes in rules.items():
-            if re.match(pattern.removeprefix("-:").removeprefix("+:"), linear.name):
+            if re.match(rule_pattern(pattern), linear.name):
                 is_out = pattern.startswith("-:")
                 changed = changes.get("bits", bits), changes.get("group_size", group)
                 return None if is_out else _packed(*changed)
@@ -150,9 +136,7 @@ def _flat(values: Sequence[Any]) -> list[str]:
 
 def _compressed(config: Config) -> Bits | None:
     """Layers by the first group whose target is their name, a pattern of it, or their class."""
-    groups, ignored = config.get("config_groups"), _listed(config, "ignore")
-    if not isinstance(groups, Mapping) or not all(isinstance(g, Mapping) for g in groups.values()):
-        return None
+    groups, ignored = config.get("config_groups") or {}, _listed(config, "ignore")
     targets = [(_listed(g, "targets") or ["Linear"], _group_bits(g)) for g in groups.values()]
     targets = [(names, bits) for names, bits in targets if not _is_attention(names)]
     if not targets or any(bits is None for _, bits in targets):
@@ -187,24 +171,23 @@ def _matches(name: str, patterns: Sequence[str]) -> bool:
     end of its own, is none.
     """
     return any(
-        bool(re.match(pattern[3:], name)) if pattern.startswith("re:") else pattern == name
+        bool(re.match(pattern[3:], name)) if pattern.startswith(PATTERN) else pattern == name
         for pattern in patterns
     )
 
 
 def _group_bits(group: Config) -> float | None:
-    """Bits of a group's weights; None if they are no plain numbers."""
-    weights = group.get("weights")
-    if not isinstance(weights, Mapping):
-        return None
-    bits, size = weights.get("num_bits"), weights.get("group_size")
-    block = block_in(weights.get("block_structure"))
-    if type(bits) is not int or bits < 1 or block is None:
+    """Bits of a group's weights; None if it does not say them."""
+    weights = group.get("weights") or {}
+    bits: int | None = weights.get("num_bits")
+    size: int | None = weights.get("group_size")
+    block = pair_of(weights.get("block_structure"))
+    if bits is None:
         return None
     if block and weights.get("strategy") == "block":
         return float(bits + 32 / prod(block))
-    if type(size) is not int or size < 1:
-        return bits
+    if not size or size < 1:
+        return float(bits)
     zero = 0 if weights.get("symmetric", True) else bits
     return bits + (8 if weights.get("type") == "float" else 16 + zero) / size
 
@@ -213,7 +196,7 @@ def _modelopt(config: Config) -> Bits | None:
     """ModelOpt's, of config.json and of hf_quant_config.json, whose names may have wildcards."""
     values = config.get("quantization") or config
     if values.get("quant_algo") == MIXED:
-        return _mixed(values.get("quantized_layers"))
+        return _mixed(values.get("quantized_layers") or {})
     bits = MODELOPT.get(str(values.get("quant_algo")).upper())
     left = _listed(values, "ignore", "exclude_modules")
     if bits is None:
@@ -226,10 +209,8 @@ def _modelopt(config: Config) -> Bits | None:
     return bits_of
 
 
-def _mixed(layers: Any) -> Bits | None:
+def _mixed(layers: Mapping[str, Config]) -> Bits | None:
     """Layers by the algorithm that is listed for them, or for a matrix or module in them."""
-    if not isinstance(layers, Mapping):
-        return None
     known: dict[str, set[float | None]] = {}
     for name, entry in layers.items():
         parts = BEFORE_LAYERS.sub("model.", name).split(".")

@@ -1,46 +1,30 @@
 """Types of a checkpoint's weights and cached values, as a Hugging Face config.json says them."""
 
 import re
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
 from testbed.core.errors import InputError
 from testbed.core.hf_fields import Fields
 from testbed.core.hf_linears import OTHERWISE_NAMED, Linear, linears_of
+from testbed.core.hf_quantization import QUANTIZATION, quantization_of
 from testbed.core.hf_schemes import Bits, quantises_head, scheme_of
 from testbed.core.specs import FP8_BITS, ModelSpec
 
-QUANTIZATION = "quantization_config"
 NARROW = ("qkv_a_proj", "kv_a_proj_with_mqa")  # ends of names of projections to latent vectors
 LAYER = re.compile(r"^model\.layers\.\d+\.")
 HEAD = Linear("lm_head", ("lm_head",), 0)
 LISTS = ("ignore", "ignored_layers", "modules_to_not_convert", "exclude_modules", "dynamic")
 
 
-@contextmanager
-def _known_form(fields: Fields) -> Iterator[None]:
-    """Refuses values of quantization_config that have not the form in which vLLM reads them."""
-    try:
-        yield
-    except (AttributeError, TypeError, re.error) as error:
-        problem = f"a value has another form than vLLM reads ({error})"
-        raise InputError(key=f"{fields.path}: {QUANTIZATION}", problem=problem) from None
-
-
 def with_weights(shape: ModelSpec, fields: Fields, kind: str) -> ModelSpec:
     """The shape with the bits that its checkpoint's weights have: those of routed experts, and the
     mean of all other linear layers if some of them are left in the model's type.
     """
-    config = fields.get(QUANTIZATION, {})
+    config = quantization_of(fields)
     if not config:
         return shape
-    with _known_form(fields):
-        return _quantised(shape, fields, config, kind)
-
-
-def _quantised(shape: ModelSpec, fields: Fields, config: Any, kind: str) -> ModelSpec:
     bits_of = _scheme(fields, config, kind)
     found = [(each, _bits_of(fields, bits_of, each)) for each in linears_of(shape, kind)]
     dense = [(each.num_params, bits) for each, bits in found if not each.is_routed]
@@ -84,26 +68,19 @@ def _bits_of(fields: Fields, bits_of: Bits, linear: Linear) -> float | None:
         raise fields.refusal(QUANTIZATION, f"vLLM does not start: {error}") from None
 
 
-def _scheme(fields: Fields, config: Any, kind: str) -> Bits:
+def _scheme(fields: Fields, config: Mapping[str, Any], kind: str) -> Bits:
     """The bits by layer. Raises InputError for a method that is not read, and for an output
     projection or names of layers that are not.
     """
-    bits_of = scheme_of(config) if isinstance(config, Mapping) else None
+    bits_of = scheme_of(config)
     if bits_of is None:
         raise InputError(
             key=f"{fields.path}: {QUANTIZATION}.quant_method",
-            value=repr(config.get("quant_method") if isinstance(config, Mapping) else config),
+            value=repr(config.get("quant_method")),
             problem="is none of fp8, mxfp4, gptq, awq, modelopt, compressed-tensors with bits",
             remedy="give the unquantized config.json, and weight_bits",
         )
-    for key in LISTS:
-        if not isinstance(config.get(key) or [], list | Mapping):
-            raise InputError(
-                key=f"{fields.path}: {QUANTIZATION}.{key}",
-                value=repr(config[key]),
-                problem="must be a list of names",
-            )
-    names = [name for key in LISTS for name in config.get(key) or [] if "lm_head" not in str(name)]
+    names = [name for key in LISTS for name in config.get(key) or [] if "lm_head" not in name]
     if kind in OTHERWISE_NAMED and names:
         raise fields.refusal(QUANTIZATION, f"names of layers are not read for model_type {kind!r}")
     return bits_of
@@ -114,13 +91,11 @@ def fp8_products(fields: Fields) -> bool | None:
     fp8 and, of llm-compressor's and ModelOpt's, those whose inputs are floats of 8 bits; None: they
     do not.
     """
-    config = fields.get(QUANTIZATION, {})
-    method = config.get("quant_method") if isinstance(config, Mapping) else None
+    config = quantization_of(fields)
+    method = config.get("quant_method")
     if method in ("fp8", "modelopt"):
         return True
-    groups = config.get("config_groups") if method == "compressed-tensors" else None
-    if not isinstance(groups, Mapping):
-        return None
+    groups = config["config_groups"] if method == "compressed-tensors" else {}
     kinds = {
         (operand.get("type"), operand.get("num_bits"))
         for group in groups.values()
@@ -134,13 +109,12 @@ def kv_bytes(fields: Fields, *, of_latents: bool = False) -> int | None:
     latents do not read, or ModelOpt's algorithm); None: those of the model. Raises InputError for
     other values than floats of 8 bits.
     """
-    config = fields.get(QUANTIZATION, {})
-    method = config.get("quant_method") if isinstance(config, Mapping) else None
+    config = quantization_of(fields)
+    method = config.get("quant_method")
     if method != "modelopt" and (method != "compressed-tensors" or of_latents):
         return None
-    with _known_form(fields):
-        values = config.get("quantization") or config
-        scheme = values.get("kv_cache_scheme") or values.get("kv_cache_quant_algo")
+    values = (config.get("quantization") if method == "modelopt" else None) or config
+    scheme = values.get("kv_cache_scheme") or values.get("kv_cache_quant_algo")
     if not scheme:
         return None
     is_scheme = isinstance(scheme, Mapping)

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from testbed.core.errors import DoesNotStart
 from testbed.core.hf_config import contents_of, text_of
-from testbed.core.hf_weights import QUANTIZATION
+from testbed.core.hf_quantization import QUANTIZATION
 from testbed.vllm.releases import Release
 
 GPTQ_BITS, AWQ_BITS = (2, 3, 4, 8), (4, 8)

@@ -10,7 +10,8 @@ from math import gcd
 from typing import Any
 
 from testbed.core.hf_linears import Linear
-from testbed.core.hf_schemes import FP8_BLOCK_BITS, block_in, scheme_of
+from testbed.core.hf_quantization import pair_of
+from testbed.core.hf_schemes import FP8_BLOCK_BITS, scheme_of
 from testbed.core.scale_blocks import BLOCK, Block, bits_of_shape, block_on, cut_share
 from testbed.core.specs import ModelSpec
 from testbed.vllm.attention_backends import FP8_CAPABILITY, HOPPER
@@ -75,7 +76,7 @@ class _Blocks:
         """A fused layer may end within a block; experts' blocks are divided down to a size, but for
         GPUs without FP8 tensor cores, whose kernels are Marlin's.
         """
-        rows, columns = block_in(self.quantization.values.get("weight_block_size")) or (
+        rows, columns = self.quantization.values.get("weight_block_size") or (
             (BLOCK, BLOCK) if bits == FP8_BLOCK_BITS else (1, 1)
         )
         block = block_on(linear, self._shares_of(linear), rows, columns)
@@ -96,7 +97,7 @@ class _Blocks:
         weights = entries[0].get("weights") or {}
         if len(entries) > 1:
             return Block()
-        if block := block_in(weights.get("block_structure")):
+        if block := pair_of(weights.get("block_structure")):
             return block_on(linear, self._shares_of(linear), *block)
         is_packed = weights.get("type") == "int" and not entries[0].get("input_activations")
         return Block(_group(weights.get("group_size")) if is_packed else 1)

@@ -3,6 +3,7 @@ started or refused on an H100.
 """
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -194,37 +195,45 @@ NO_TEXTS = ("128", "x", "128xx128", "x128x128", "128x128xfoo", "128x128x128", "0
 def test_a_block_is_two_whole_numbers(tmp_path, size):
     compressed = _compressed_blocks()
     compressed["config_groups"]["group_0"]["weights"]["block_structure"] = size
-    for quantization in (_blocks() | {"weight_block_size": size}, compressed):
-        command = _served(tmp_path, SMALL, {"quantization_config": quantization}, "1")
-        refuses("quant_method", fit_of, command, "h100-80gb", NEWEST)
+    _refused(tmp_path, compressed, "config_groups.group_0.weights.block_structure")
+    _refused(tmp_path, _blocks() | {"weight_block_size": size}, "weight_block_size")
 
 
-def test_a_block_of_llm_compressor_may_be_a_text(tmp_path):
-    quantization = _compressed_blocks()
-    for group in ([], {"group_0": "text"}, {"group_0": {"weights": [1]}}):
-        broken = quantization | {"config_groups": group}
-        command = _served(tmp_path, SMALL, {"quantization_config": broken}, "1")
-        refuses("quant_method", fit_of, command, "h100-80gb", NEWEST)
-    quantization["config_groups"]["group_0"]["weights"]["block_structure"] = "128x128"
-    _is_cut(_served(tmp_path, SMALL, {"quantization_config": quantization}, "8"), "h100-80gb")
+def test_a_block_of_llm_compressor_alone_may_be_a_text(tmp_path):
+    compressed = _compressed_blocks()
+    compressed["config_groups"]["group_0"]["weights"]["block_structure"] = "128x128"
+    _is_cut(_served(tmp_path, SMALL, {"quantization_config": compressed}, "8"), "h100-80gb")
+    _refused(tmp_path, _blocks() | {"weight_block_size": "128x128"}, "weight_block_size")
 
 
 @pytest.mark.parametrize(
-    "quantization",
+    ("quantization", "key"),
     [
-        {"quant_method": "modelopt", "quantization": "FP8"},
-        _modelopt("MIXED_PRECISION") | {"quantized_layers": {"model.layers.0.mlp": "FP8"}},
-        _gptq(128) | {"dynamic": {"+:(": {"bits": 8}}},
-        _gptq(128) | {"dynamic": {"+:.*mlp.*": "8"}},
-        _gptq(128) | {"dynamic": {"+:.*mlp.*": {"bits": "8"}}},
-        _gptq(128) | {"modules_in_block_to_quantize": 5},
-        _compressed_blocks("re:("),
-        _compressed(8, "int", None, "none"),
+        ({"quant_method": "modelopt", "quantization": "FP8"}, "quantization"),
+        (
+            _modelopt("MIXED_PRECISION") | {"quantized_layers": {"model.layers.0.mlp": "FP8"}},
+            "quantized_layers.model.layers.0.mlp",
+        ),
+        (_gptq(128) | {"dynamic": {"+:(": {"bits": 8}}}, "dynamic.+:("),
+        (_gptq(128) | {"dynamic": {"+:.*mlp.*": "8"}}, "dynamic.+:.*mlp.*"),
+        (_gptq(128) | {"dynamic": {"+:.*mlp.*": {"bits": "8"}}}, "dynamic.+:.*mlp.*.bits"),
+        (_gptq(128) | {"group_size": "128"}, "group_size"),
+        (_gptq(128) | {"modules_in_block_to_quantize": 5}, "modules_in_block_to_quantize"),
+        (_awq(128) | {"bits": "4"}, "bits"),
+        (_compressed_blocks("re:("), "ignore.2"),
+        (_compressed(8, "int", None, "none"), "config_groups.group_0.input_activations"),
+        (_compressed_blocks() | {"config_groups": []}, "config_groups"),
+        (_compressed_blocks() | {"config_groups": {"a": "text"}}, "config_groups.a"),
+        (_compressed_blocks() | {"config_groups": {"a": {"weights": [1]}}}, "config_groups.a"),
     ],
 )
-def test_a_value_of_another_form_is_refused(tmp_path, quantization):
-    command = _served(tmp_path, SMALL, {"quantization_config": quantization}, "1")
-    refuses("another form", fit_of, command, "h100-80gb", NEWEST)
+def test_a_value_of_another_form_is_refused_by_its_key(tmp_path, quantization, key):
+    _refused(tmp_path, quantization, key)
+
+
+def _refused(folder, quantization, key):
+    command = _served(folder, SMALL, {"quantization_config": quantization}, "1")
+    refuses(re.escape(f"quantization_config.{key}"), fit_of, command, "h100-80gb", NEWEST)
 
 
 def test_mxfp8_of_llm_compressor_has_a_type_of_scales(tmp_path):
