@@ -4,7 +4,6 @@ from collections.abc import Iterator
 
 from testbed.experiments.mend.change_verdicts import BETTER, LEVEL, NO_CURE, RELEVANT
 from testbed.experiments.mend.goals import PREEMPTIONS
-from testbed.experiments.mend.server_changes import NOT_OF_VLLM
 from testbed.experiments.mend.trials import Mending
 from testbed.experiments.mend.tried import Tried
 from testbed.experiments.mend.window_remarks import window_remarks
@@ -142,7 +141,7 @@ def _no_option(mending: Mending) -> str:
     name = mending.goal.number
     gain = f"betters {name} by {RELEVANT:.0%} or more"
     remedy = " (--seeds N with more, or a longer run)"
-    if of_vllm := [of for of in mending.better if of.change.note != NOT_OF_VLLM]:
+    if of_vllm := [of for of in mending.better if of.change.is_of_vllm]:
         leaving = of_vllm[0]
         gain = "ends them and " + gain
         remedy += (
@@ -150,7 +149,7 @@ def _no_option(mending: Mending) -> str:
             "are not distinguishable from none"
         )
     elif mending.better:
-        remedy = f"; {mending.better[0].change.name} would better it, which vLLM lacks"
+        remedy = f"; {_name(mending.better[0])} would better it"
     return (
         f"no option of vLLM ends the preemptions and makes nothing worse, or {gain}, "
         f"distinguishably{remedy}{_fewest(mending)}"

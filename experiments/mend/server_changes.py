@@ -7,7 +7,9 @@ way of preemption.
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from testbed.vllm.option_table import may_have
 from testbed.vllm.pool_sizing import BLOCKS, BYTES
+from testbed.vllm.releases import Release
 from testbed.vllm.server import Server
 
 SHARES_OF_HELD = (1.0, 0.85, 0.7, 0.5)  # of the sequences that the pool holds on average
@@ -16,16 +18,20 @@ MOST_MEMORY = 0.97
 LARGER_POOLS = (1.1, 1.25, 1.5)
 BUDGETS = (0.25, 0.5, 2.0)
 WATERMARK = 0.05
+OWN_WATERMARK = "--watermark"
 SWAP_GIB = 20
 NOT_OF_VLLM = "no option of vLLM's"
 
 
 class Change(NamedTuple):
-    """name: as an engineer writes it. words: overrides that make it. note: what to know of it."""
+    """name: as an engineer writes it. words: overrides that make it. note: what to know of it.
+    is_of_vllm: an option of vLLM's makes exactly this change.
+    """
 
     name: str
     words: tuple[str, ...] = ()
     note: str = ""
+    is_of_vllm: bool = True
 
 
 NONE = Change("none")
@@ -40,7 +46,7 @@ def changes_of(server: Server, num_held: float, own_blocks: int = 0) -> list[Cha
         *_more_memory(server),
         *_own_pool(server, own_blocks),
         *_other_budgets(server),
-        *_other_recoveries(server),
+        *_other_recoveries(server.release),
     ]
 
 
@@ -84,10 +90,11 @@ def _other_budgets(server: Server) -> Iterator[Change]:
             yield Change(f"--max-num-batched-tokens {budget}", words)
 
 
-def _other_recoveries(server: Server) -> Iterator[Change]:
-    yield Change(
-        f"swap to {SWAP_GIB} GiB of host memory",
-        ("preemption=swap", f"swap_space_gib={SWAP_GIB}"),
-        NOT_OF_VLLM,
-    )
-    yield Change(f"watermark {WATERMARK:g}", (f"policy.watermark={WATERMARK:g}",), NOT_OF_VLLM)
+def _other_recoveries(release: Release) -> Iterator[Change]:
+    """vLLM's own watermark, of releases that have it, is rounded otherwise and not modelled."""
+    swap = ("preemption=swap", f"swap_space_gib={SWAP_GIB}")
+    yield Change(f"swap to {SWAP_GIB} GiB of host memory", swap, NOT_OF_VLLM, is_of_vllm=False)
+    has_own = may_have(release.number, OWN_WATERMARK)
+    note = f"{release.number}'s own {OWN_WATERMARK} is not modelled" if has_own else NOT_OF_VLLM
+    words = (f"policy.watermark={WATERMARK:g}",)
+    yield Change(f"watermark {WATERMARK:g}", words, note, is_of_vllm=False)

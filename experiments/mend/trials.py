@@ -26,7 +26,7 @@ from testbed.experiments.mend.goals import (
     goal_of,
     loss_of,
 )
-from testbed.experiments.mend.server_changes import NONE, NOT_OF_VLLM, Change, changes_of
+from testbed.experiments.mend.server_changes import NONE, Change, changes_of
 from testbed.experiments.mend.tried import Tried
 from testbed.experiments.runs.compose import configured
 from testbed.experiments.runs.error_lines import as_refusal
@@ -94,7 +94,7 @@ class Mending:
             tried
             for tried in self.tried
             if tried.num_preempted < self.server.num_preempted
-            and tried.change.note != NOT_OF_VLLM
+            and tried.change.is_of_vllm
             and not self.worsens(tried)
             and tried not in self.left_out
         )
@@ -131,7 +131,7 @@ class Mending:
         is_separated = len(self.seeds) > 1
         ending = [tried for tried in self.without_preemptions if self._mends(tried)]
         changes = (tried for tried in (*ending, *self._cures) if is_separated)
-        return next((tried for tried in changes if tried.change.note != NOT_OF_VLLM), None)
+        return next((tried for tried in changes if tried.change.is_of_vllm), None)
 
     @property
     def best_harmless(self) -> Tried | None:
@@ -141,7 +141,7 @@ class Mending:
         if self.best is None or not self.worsens(self.best):
             return None
         harmless = (tried for tried in self._cures if not self.worsens(tried))
-        return next((tried for tried in harmless if tried.change.note != NOT_OF_VLLM), None)
+        return next((tried for tried in harmless if tried.change.is_of_vllm), None)
 
     @property
     def _cures(self) -> list[Tried]:
@@ -179,7 +179,7 @@ class Mending:
 
     def _exceeds(self, tried: Tried, best: Tried) -> bool:
         word, name = self.verdicts[tried.change].word, self.goal.number
-        if word in NO_CURE or tried.change.note == NOT_OF_VLLM:
+        if word in NO_CURE or not tried.change.is_of_vllm:
             return False
         difference = tried.less(name, best)
         return difference is not None and loss_of(name, difference.mean) < 0

@@ -156,6 +156,16 @@ def test_weights_of_32_bits_are_refused_for_their_times(testbed):
     check_words(("--dtype float32", "times", "testbed fits"), error)
 
 
+def test_vllms_own_watermark_is_refused_for_its_rounding(testbed):
+    """vLLM leaves floor(share * blocks) free, policy.watermark rounds up; the pool is the same."""
+    command, where = "vllm serve opt-13b --watermark", ("gpu=h200", "release=0.33")
+    error = testbed.refused("run", "--from-vllm", f"{command} 0.05", *where, *SHORT)
+    check_words(("--watermark 0.05", "rounded down", "policy.watermark"), error)
+    assert testbed("run", "--from-vllm", f"{command} 0", *where, *SHORT)[0] == 0
+    code, printed, _ = testbed("fits", f"{command} 0.05", *where)
+    assert (code, "admitted, not the pool" in printed) == (0, True)
+
+
 def test_a_model_without_a_shape_is_refused_with_the_ways_out(testbed):
     error = testbed.refused("run", "--from-vllm", "vllm serve gpt-9", "gpu=h200", *SHORT)
     check_words(("gpt-9", "has no shape here", "config.json", "model="), error)

@@ -96,6 +96,16 @@ def test_fewer_sequences_are_as_many_as_the_pool_holds():
     assert names[:4] == [f"--max-num-seqs {count}" for count in (25, 21, 18, 12)]
 
 
+@pytest.mark.parametrize(("release", "has_own"), [("0.19", False), ("0.28", True), ("0.33", True)])
+def test_a_watermark_is_none_of_vllms_own_options(release, has_own):
+    """Newer releases have one, which rounds the same share down."""
+    command = f"{SERVER} 2000 --max-model-len 8192"
+    server = served(command, ("gpu=h100-80gb", f"release={release}")).server
+    [watermark] = (of for of in changes_of(server, 25.0) if "policy.watermark=0.05" in of.words)
+    assert not watermark.is_of_vllm
+    assert ("--watermark" in watermark.note) == has_own == (watermark.note != NOT_OF_VLLM)
+
+
 def test_a_server_that_preempts_nothing_needs_no_change(testbed, mended):
     code, answer = mended(20000, "--seeds", "1")
     assert (code, answer["changes"], answer["preempts"]) == (0, [], False)
@@ -278,7 +288,10 @@ def test_the_goal_is_no_loss_without_a_verdict_against_it():
 
 def mending(*changes, goal="latency"):
     """AS_IT_IS beside changes of these names and runs."""
-    named = [Tried(Change(name, note=note), runs.summaries) for name, note, runs in changes]
+    named = [
+        Tried(Change(name, note=note, is_of_vllm=note != NOT_OF_VLLM), runs.summaries)
+        for name, note, runs in changes
+    ]
     of_changes = zip(named, verdicts(named, AS_IT_IS, GOALS[goal]), strict=True)
     return Mending(
         GOALS[goal], range(3), AS_IT_IS, named, {of.change: of_it for of, of_it in of_changes}, {}
