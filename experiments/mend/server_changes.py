@@ -13,8 +13,7 @@ from testbed.vllm.releases import Release
 from testbed.vllm.server import Server
 
 SHARES_OF_HELD = (1.0, 0.85, 0.7, 0.5)  # of the sequences that the pool holds on average
-MORE_MEMORY = (0.02, 0.05)  # of the GPU
-MOST_MEMORY = 0.97
+SHARES_OF_GPU = (0.85, 0.9, 0.95, 0.97)
 LARGER_POOLS = (1.1, 1.25, 1.5)
 BUDGETS = (0.25, 0.5, 2.0)
 WATERMARK = 0.05
@@ -59,7 +58,7 @@ def _fewer_sequences(server: Server, num_held: float) -> Iterator[Change]:
 
 
 def _more_memory(server: Server) -> Iterator[Change]:
-    """A larger share of the GPU; if the command gives the pool, a larger pool."""
+    """Larger shares of the GPU; if the command gives the pool, a larger pool."""
     if BLOCKS in server.values or BYTES in server.values:
         pools = dict.fromkeys(int(factor * server.pool.num_blocks) for factor in LARGER_POOLS)
         for blocks in (blocks for blocks in pools if blocks > server.pool.num_blocks):
@@ -67,8 +66,7 @@ def _more_memory(server: Server) -> Iterator[Change]:
         return
     given = server.values.get("--gpu-memory-utilization")
     utilization = server.release.utilization if given is None else float(given)
-    shares = dict.fromkeys(min(round(utilization + more, 4), MOST_MEMORY) for more in MORE_MEMORY)
-    for share in shares:
+    for share in SHARES_OF_GPU:
         if share > utilization:
             note = "what else is on the GPU has less room"
             words = (f"server.memory_utilization={share:g}",)

@@ -362,6 +362,16 @@ def test_a_server_with_a_given_pool_is_tried_with_the_one_it_computes():
     assert (f"server.num_blocks={own}",) not in names(own)[1]
 
 
+@pytest.mark.parametrize(
+    ("given", "larger"), [(0.8, ["0.85", "0.9", "0.95", "0.97"]), (0.9, ["0.95", "0.97"])]
+)
+def test_a_server_is_tried_with_larger_shares_of_the_gpu(given, larger):
+    option = "--gpu-memory-utilization"
+    of = served(f"{SERVER.rpartition(' ')[0]} {option} {given}", ("gpu=h100-80gb",))
+    names = [change.name for change in changes_of(of.server, 25.0)]
+    assert [name for name in names if option in name] == [f"{option} {share}" for share in larger]
+
+
 def test_the_best_is_of_those_told_apart_if_another_has_a_better_mean():
     """Faster in the mean, but not distinguishable: as 3 s, 1 s and 5 s are from 5 s."""
     faster, scattered = (
