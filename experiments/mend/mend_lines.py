@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 
+from testbed.experiments.cli.capacity_lines import OF_WORKLOAD
 from testbed.experiments.mend.change_verdicts import BETTER, LEVEL, NO_CURE, RELEVANT
 from testbed.experiments.mend.goals import PREEMPTIONS
 from testbed.experiments.mend.trials import Mending
@@ -44,6 +45,7 @@ def lines_of(mending: Mending) -> Iterator[str]:
             f"makes worse: by {RELEVANT:.0%} or more, {mending.goal.number} by the verdict, others "
             "by that difference's own 95% interval"
         )
+        yield OF_WORKLOAD
     if mending.best is not None:
         yield (
             "best, and first in the table: ends all preemptions and makes nothing worse, else "

@@ -6,6 +6,7 @@ import re
 import pytest
 from test_json_answers import check
 
+from testbed.experiments.cli.capacity_lines import OF_WORKLOAD
 from testbed.experiments.cli.json_answers import MendAnswer
 from testbed.experiments.mend.change_verdicts import (
     BETTER,
@@ -521,6 +522,12 @@ def test_runs_that_fill_for_most_of_their_arrivals_are_short():
 def test_preemptions_an_hour_are_of_the_arrivals_without_the_drain():
     """330 preemptions in three runs with 50 minutes of arrivals in an hour."""
     assert AS_IT_IS.mean(PREEMPTIONS).mean == pytest.approx(110 * 3600 / 3000)
+
+
+def test_the_errors_of_the_costs_stand_beside_differences():
+    lines = [*lines_of(mending(STEADY))]
+    assert lines.count(OF_WORKLOAD) == 1
+    assert OF_WORKLOAD not in lines_of(Mending(GOALS["latency"], range(3), AS_IT_IS, (), {}, {}))
 
 
 def test_a_server_without_preemptions_says_how_few_it_has():
