@@ -117,10 +117,10 @@ def _left(tried: Tried, mending: Mending) -> str:
 
 def _nothing_preempted(mending: Mending) -> str:
     """The rate that a server without a preemption does not exceed, if they come one by one."""
-    most = 3600 * UNSEEN / mending.arrivals_s
+    most = float(f"{3600 * UNSEEN / mending.arrivals_s:.2g}")
     return (
         f"the server preempts nothing in {mending.arrivals_s:,.0f} s of arrivals, so less than "
-        f"{most:,.0f} times an hour (95%): nothing is to mend at this load. A server that preempts "
+        f"{most:,g} times an hour (95%): nothing is to mend at this load. A server that preempts "
         "more has other lengths, rates or a smaller pool (trace=, arrivals.rate=, "
         "--num-gpu-blocks-override, --seeds)"
     )
