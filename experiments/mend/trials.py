@@ -257,14 +257,14 @@ class Search:
     ) -> dict[Change, Tried | InputError]:
         """The runs of each change with the first seeds, and with all if it may be the best then."""
         results = self._tried(changes, self.seeds[:FIRST_SEEDS])
-        further = [
-            of.change
+        further = {
+            of.change: of
             for of in results.values()
             if isinstance(of, Tried) and verdict_at_first(of, as_it_is, goal) is None
-        ]
+        }
         if others := self.seeds[FIRST_SEEDS:]:
-            for change, result in self._tried(further, others).items():
-                results[change] = _joined(results[change], result)
+            for change, result in self._tried([*further], others).items():
+                results[change] = _joined(further[change], result)
         return results
 
     def _tried(
@@ -323,9 +323,9 @@ def _gathered(
     return Tried(change, [outcome for outcome in outcomes if isinstance(outcome, dict)])
 
 
-def _joined(first: Tried | InputError, others: Tried | InputError) -> Tried | InputError:
+def _joined(first: Tried, others: Tried | InputError) -> Tried | InputError:
     """The runs of a change with more seeds, or the reason why one of them is missing."""
-    if isinstance(first, Tried) and isinstance(others, Tried):
+    if isinstance(others, Tried):
         return replace(first, summaries=[*first.summaries, *others.summaries])
     return others
 
