@@ -134,12 +134,12 @@ class Replay(ArrivalProcess):
                 remedy="choose arrivals=poisson",
             )
         times_s = rows.arrival_s / self.speedup
-        late = np.flatnonzero(np.abs(times_s) > LAST_S)
-        if len(late):
+        if not np.all(np.abs(times_s) <= LAST_S):  # NaN is no time
+            worst = np.abs(times_s).argmax()
             raise InputError(
                 key="the trace",
                 problem=(
-                    f"has a request at {rows.arrival_s[late[-1]]:,.6g} s, played back "
+                    f"has a request at {rows.arrival_s[worst]:,.6g} s, played back "
                     f"{self.speedup:g} times as fast; time ends at {LAST_S:,} s"
                 ),
                 remedy="shorten the trace or raise arrivals.speedup",

@@ -6,7 +6,7 @@ differences are taken seed by seed before the mean.
 """
 
 from collections.abc import Sequence
-from math import atan, cos, pi, sin, sqrt
+from math import atan, cos, isfinite, isnan, pi, sin, sqrt
 from typing import NamedTuple
 
 CONFIDENCE = 0.95
@@ -28,6 +28,8 @@ class Interval(NamedTuple):
         """The half width with two digits, and the mean to the same decimal place."""
         if self.half_width is None:
             return _rounded(self.mean, 3)
+        if not isfinite(self.half_width):
+            return f"{_rounded(self.mean, 3)} ± {self.half_width}"
         if self.half_width <= ROUNDING * abs(self.mean):
             return _rounded(self.mean, 4)
         places = 1 - int(f"{self.half_width:.1e}".partition("e")[2])
@@ -37,7 +39,7 @@ class Interval(NamedTuple):
     @property
     def includes_zero(self) -> bool:
         """True if the data leave the mean's sign open."""
-        return self.half_width is None or abs(self.mean) <= self.half_width
+        return self.half_width is None or not abs(self.mean) > self.half_width
 
     def as_difference(self, unit: str) -> str:
         """The mean as a difference from another system: one seed says nothing of others, and the
@@ -50,7 +52,7 @@ class Interval(NamedTuple):
     @property
     def p_value(self) -> float:
         """The probability of a mean this far from zero if the true one is zero (two-sided)."""
-        if self.half_width is None or not self.mean:
+        if self.half_width is None or isnan(self.half_width) or not self.mean:
             return 1.0
         if not self.half_width:
             return 0.0

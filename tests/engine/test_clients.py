@@ -226,6 +226,14 @@ def test_replay_keeps_trace_times_scaled_by_speedup():
     assert Replay(speedup=4).times_ps(rows, 1).tolist() == [0, 75 * PS // 1000, PS // 2]
 
 
+@pytest.mark.parametrize(
+    ("stamps", "worst"), [([0.0, np.nan, 1e9], "nan s"), ([-1e9, 0.0, 1e8], "-1e.09 s")]
+)
+def test_replay_refuses_the_stamp_that_is_farthest_from_any_time(stamps, worst):
+    lengths = np.array([1, 1, 1])
+    refuses(f"a request at {worst}", Replay().times_ps, Rows(lengths, lengths, np.array(stamps)), 0)
+
+
 class OnePsASlot(CostModel):
     def iteration(self, work):
         return 1

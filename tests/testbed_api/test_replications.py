@@ -75,6 +75,16 @@ def test_a_half_width_has_two_digits_and_its_mean_the_same_places(mean, half_wid
     assert str(Interval(mean, half_width, 3)) == text
 
 
+@pytest.mark.parametrize(
+    ("values", "text"), [([np.nan, 1.0], "nan ± nan"), ([np.inf, 1.0], "inf ± nan")]
+)
+def test_values_that_are_no_numbers_decide_nothing(values, text):
+    none = interval(values)
+    assert str(none) == text
+    assert none.includes_zero
+    assert none.p_value == 1
+
+
 @given(st.lists(st.floats(1, 100), min_size=2, max_size=4))
 def test_a_rounded_mean_stays_among_its_values(values):
     """20 would be no mean of 23 and 25."""
