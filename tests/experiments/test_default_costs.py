@@ -267,9 +267,10 @@ def test_served_loads_stand_beside_a_profile_that_decodes_alone_have_tested():
     assert f"TTFT {median(ttft):.0f}% (largest {max(ttft):.0f}%)" in words
 
 
-def test_the_errors_of_served_loads_are_those_of_their_logs():
-    rows = [row for row in table_rows(SERVED_LOADS) if row["folder"] == "pressure-6"]
-    folder = LOGS / "pressure-6"
+@pytest.mark.parametrize("name", ["pressure-5", "pressure-6"])
+def test_the_errors_of_served_loads_are_those_of_their_logs(name):
+    rows = [row for row in table_rows(SERVED_LOADS) if row["folder"] == name]
+    folder = LOGS / name
     predictions = json.loads((folder / "predicted.json").read_text())["predictions"]
     assert {row["load"] for row in rows} == set(predictions)
     for row in rows:
