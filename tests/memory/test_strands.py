@@ -158,4 +158,4 @@ def test_a_large_hit_takes_as_long_a_block_as_a_small_one():
         return process_time() - start
 
     several = sum(seconds(8_000) for _ in range(16))
-    assert seconds(128_000) < 4 * several  # as many blocks
+    assert min(seconds(128_000) for _ in range(2)) < 4 * several  # as many blocks
