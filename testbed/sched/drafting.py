@@ -77,8 +77,8 @@ class Drafting(NoDrafts):
     ) -> None:
         for group in groups:
             if group.status is RUNNING:
-                request_id, num_generated = group.request_id, group.generated_offset  # in no batch
-                asked = self.speculation.num_drafts(request_id, num_generated, batch_size)
+                request_id = group.request_id
+                asked = self.speculation.num_drafts(request_id, group.num_generated, batch_size)
                 self._proposed[request_id] = min(asked, found.get(request_id, asked))
 
     def forget(self, group: SequenceGroup) -> None:

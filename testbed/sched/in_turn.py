@@ -142,7 +142,7 @@ class InTurn:
             return
         plan.drafts.append(Draft(group, group.sequences[0], num_tokens - 1))
         self.drafts.forget(group)
-        self.state.findable[group.request_id] = group.request.prompt_len + group.generated_offset
+        self.state.findable[group.request_id] = group.prefill_len
 
     def verify(self, plan: Plan, results: Results, outcome: Outcome) -> Outcome:
         """The results of a plan are in: the newest tokens and the accepted drafts are stored.
@@ -217,4 +217,4 @@ class InTurn:
 
 def _num_computed(group: SequenceGroup) -> int:
     """Tokens that are stored when the plans in flight have run."""
-    return group.todo[0].num_stored if group.todo else group.sequences[0].stored_offset
+    return group.todo[0].num_stored if group.todo else group.sequences[0].num_stored

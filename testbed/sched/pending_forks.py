@@ -30,8 +30,7 @@ class PendingForks:
             else:
                 child.set_counts(num_slots=parent.num_slots, num_stored=parent.num_stored)
         self.num_forks += 1
-        if ops is not NO_OPS and ops != NO_OPS:
-            self.copies.append((group, ops))
+        self._ask(group, ops)
 
     def fork_members(self, group: SequenceGroup, parents: tuple[Replacement, ...]) -> None:
         """`fork` of sequences of a group of the batch, by place, for a policy that forks."""
@@ -40,10 +39,13 @@ class PendingForks:
         for parent, child in parents:
             seq = seqs[child]
             seq.change_table()
-            ops = fork(seqs[parent], seq)
-            if ops is not NO_OPS and ops != NO_OPS:
-                self.copies.append((group, ops))
+            self._ask(group, fork(seqs[parent], seq))
         self.num_forks += len(parents)
+
+    def _ask(self, group: SequenceGroup, ops: Ops) -> None:
+        """The next plan makes the copies of a fork in the group, if there are any."""
+        if ops is not NO_OPS and ops != NO_OPS:
+            self.copies.append((group, ops))
 
     def drop_copies_of(self, group: SequenceGroup) -> None:
         """The group does not run any more: its copies need not be made."""
