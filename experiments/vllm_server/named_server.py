@@ -1,6 +1,5 @@
 """The server of a command whose words name the model, the GPU and the drafter."""
 
-import json
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -8,6 +7,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from testbed.core.errors import DoesNotStart, InputError
+from testbed.core.hf_config import contents_of, text_of
 from testbed.core.specs import ModelSpec
 from testbed.experiments.vllm_server.hosts import starting
 from testbed.experiments.vllm_server.named import Named, gpu_named, model_named
@@ -50,23 +50,22 @@ def server_of(
     speculative = speculative_of(command.values.get("--speculative-config"), release, folders)
     check_own_layers(speculative, named.shape)
     speculation = None if speculative is None else speculative.speculation
-    quantization = quantization_in(named.config) if named.config else named.quantization
-    checkpoint = Checkpoint(named.shape, _model_type(named), quantization=quantization)
-    server = server_with(command, checkpoint, sheet, release, of, speculation)
+    server = server_with(command, _checkpoint(named), sheet, release, of, speculation)
     return replace(server, option=named.option, notes=notes, speculative=speculative)
 
 
-def _model_type(named: Named) -> str | None:
-    """The model_type of the config.json that a shape was read from, empty if it has none; None:
-    the shape ships.
-    """
+def _checkpoint(named: Named) -> Checkpoint:
+    """The shape of a name, with what its config.json says or, of one that ships, the name."""
     if named.config is None:
-        return None
-    try:
-        values = json.loads(named.config.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return ""
-    return str(values.get("model_type", "")) if isinstance(values, dict) else ""
+        return Checkpoint(named.shape, quantization=named.quantization)
+    config = contents_of(named.config)
+    text, _ = text_of(config)
+    return Checkpoint(
+        named.shape,
+        str(config.get("model_type", "")),
+        text["model_type"],
+        quantization=quantization_in(named.config),
+    )
 
 
 def smallest_degree(start: Callable[[int], object]) -> int | None:

@@ -30,12 +30,11 @@ EVERY_NAME = {*OF_MODELOPT, *(name for names in NAMES.values() for name in names
 
 
 class Quantization(NamedTuple):
-    """A quantization_config, empty without one. kind: the model_type of its text. dtype: of all
-    other weights, as the file says it; empty: not known.
+    """A quantization_config, empty without one. dtype: of all other weights, as the file says it;
+    empty: not known.
     """
 
     values: Mapping[str, Any] = MappingProxyType({})
-    kind: str = ""
     dtype: str = ""
 
 
@@ -63,7 +62,7 @@ def quantization_in(path: Path) -> Quantization:
     values = quantised if isinstance(quantised, Mapping) else {}
     dtypes = (each.get(key) for each in (text, config) for key in ("torch_dtype", "dtype"))
     dtype = next((str(name) for name in dtypes if name), "")
-    return Quantization(values, text["model_type"], dtype)
+    return Quantization(values, dtype)
 
 
 def _problem(config: Mapping[str, Any], release: Release) -> str:

@@ -29,10 +29,14 @@ OF_MODELOPT = {"NVFP4": (16, 1), "W4A16_NVFP4": (16, 1), "MXFP8": (32, 32), "FP8
 
 
 def check_scale_groups(
-    reader: OptionReader, model: ModelSpec, limits: Limits, quantization: Quantization
+    reader: OptionReader,
+    model: ModelSpec,
+    limits: Limits,
+    quantization: Quantization,
+    text_type: str = "",
 ) -> None:
     """Raise InputError for quantised weights of which a GPU would hold a part of a block or of a
-    group.
+    group. text_type: as of Checkpoint.
     """
     bits_of = scheme_of(quantization.values) if quantization.values else bits_of_shape(model)
     is_plain = model.weight_bits is None and (model.experts is None or model.experts.bits is None)
@@ -45,7 +49,7 @@ def check_scale_groups(
         return Block() if bits is None else blocks.of(linear, bits)
 
     shares = limits.num_gpus, limits.num_expert_parts
-    if problem := cut_share(model, *shares, block_of, quantization.kind):
+    if problem := cut_share(model, *shares, block_of, text_type):
         raise reader.does_not_start(GPUS, problem)
 
 

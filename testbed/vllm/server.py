@@ -136,12 +136,14 @@ class Server:
 
 class Checkpoint(NamedTuple):
     """A model's shape, and what its files say besides. model_type: that of the config.json; None:
-    the shape ships. num_positions: of the rope; None: the shape's longest sequence. quantization:
-    that of its weights; empty: what the shape says.
+    the shape ships. text_type: that of its text; empty: not known. num_positions: of the rope;
+    None: the shape's longest sequence. quantization: that of its weights; empty: what the shape
+    says.
     """
 
     shape: ModelSpec
     model_type: str | None = None
+    text_type: str = ""
     num_positions: int | None = None
     quantization: Quantization = Quantization()
 
@@ -156,11 +158,11 @@ def server_with(
 ) -> Server:
     """The server of a command with this model on this GPU, whatever names it gives."""
     reader = OptionReader(command, release, sheet)
-    shape, model_type, num_positions, quantization = checkpoint
+    shape, model_type, text_type, num_positions, quantization = checkpoint
     model = _with_encoder(reader, _model_of(reader, shape), model_type)
     limits = _limits(reader, model)
     caches = _caches(reader, model)
-    _check(reader, model, limits, quantization, caches=caches)
+    _check(reader, model, limits, quantization, text_type, caches=caches)
     drafter = drafter_memory(speculation, model, limits.num_gpus)
     pages = _pages_of(reader, model, limits, speculation, drafter, caches=caches)
     adapters = adapter_bytes(reader, shape, limits.num_gpus, model_type) / GIB
@@ -221,6 +223,7 @@ def _check(
     model: ModelSpec,
     limits: Limits,
     quantization: Quantization,
+    text_type: str,
     *,
     caches: bool,
 ) -> None:
@@ -229,8 +232,8 @@ def _check(
     """
     num_gpus = limits.num_gpus
     _check_heads(reader, model, num_gpus)
-    check_divided_parts(reader, model, num_gpus, quantization.kind)
-    check_scale_groups(reader, model, limits, quantization)
+    check_divided_parts(reader, model, num_gpus, text_type)
+    check_scale_groups(reader, model, limits, quantization, text_type)
     if problem := cache_problem(model, reader.gpu, reader.release):
         raise InputError(
             key=reader.place("model"),
