@@ -21,6 +21,7 @@ from testbed.experiments.vllm_server.answer import (
     rule_lines,
 )
 from testbed.experiments.vllm_server.configured import pool_gib
+from testbed.experiments.vllm_server.draft_notes import draft_notes
 from testbed.experiments.vllm_server.expected_error import with_margin
 from testbed.experiments.vllm_server.named import model_named
 from testbed.experiments.vllm_server.named_server import PARALLELISM, server_of, started
@@ -92,7 +93,8 @@ def expand(command: str | None, others: Sequence[str], on_note: OnNote = print_n
 def _start_up_lines(server: Server, choices: Mapping[str, str]) -> tuple[str, ...]:
     """The lines that vLLM would log about its rules and its pool, those of drafts last."""
     replicas = replica_lines(int(server.values.get(REPLICAS, 1)))
-    of_drafts = () if server.speculative is None else server.speculative.all_notes
+    drafter = server.speculative
+    of_drafts = () if drafter is None else draft_notes(drafter, choices)
     lines = (*rule_lines(server, choices), *replicas, *kv_lines(server))
     return (*lines, *_small_pool_lines(server), *of_drafts)
 

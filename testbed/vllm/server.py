@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, NamedTuple
 from testbed.core.errors import DoesNotStart, InputError
 from testbed.core.layer_order import num_alone
 from testbed.core.specs import GIB, GpuSpec, ModelSpec
-from testbed.speculation.acceptance import ASSUMED
 from testbed.speculation.drafter_memory import DrafterMemory, drafter_memory
 from testbed.vllm.adapters import adapter_bytes
 from testbed.vllm.attention_backends import (
@@ -93,19 +92,6 @@ class Speculative(NamedTuple):
     words: tuple[str, ...]
     notes: tuple[str, ...] = ()
     is_of_model: bool = False
-
-    @property
-    def all_notes(self) -> tuple[str, ...]:
-        """Facts that the command does not have."""
-        of_acceptance = (
-            "how many drafts are accepted is not in a command: "
-            f"each of their tokens is with probability {ASSUMED:g}, an assumption, unless "
-            "speculation.acceptance.rate says otherwise; "
-            "acceptance@speculation.acceptance=per_position takes the rates that a server logs; "
-            "run -m --from-vllm WITHOUT --from-vllm WITH speculation.acceptance.rate=0.1,0.3,0.5 "
-            "shows from which on drafts gain"
-        )
-        return (of_acceptance, *self.notes)
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,7 @@ EAGLE = (
     f"""{LLAMA} --speculative-config '{{"method": "eagle3", "num_speculative_tokens": 3, """
     """"model": "yuhuili/EAGLE3-LLaMA3.1-Instruct-8B"}'"""
 )
+NGRAM = f"""{LLAMA} --speculative-config '{{"method": "ngram", "num_speculative_tokens": 3}}'"""
 SGLANG = "sglang serve --model-path meta-llama/Llama-3.1-8B-Instruct"
 LOAD = ("gpu=h100-80gb", "trace=random", "outputs=summary")
 
@@ -63,16 +64,36 @@ def test_the_costs_say_that_the_acceptance_is_assumed_even_if_notes_are_quiet(sw
 
 @pytest.mark.parametrize("release", ["0.19", "0.33"])
 def test_the_costs_say_that_drafts_are_assumed_to_be_found(release):
-    ngram = f"""{LLAMA} --speculative-config '{{"method": "ngram", "num_speculative_tokens": 3}}'"""
     load = (*LOAD, f"release={release}", "arrivals.rate=1", "arrivals.duration_s=2")
 
     def said(command, *words):
         taken = run(configured(expand(command, [*load, *words]))).summary["run"]["cost_error"]
         return "speculation.found_share=1" in taken
 
-    assert said(ngram)
-    assert not said(ngram, "speculation.found_share=0.5")
+    assert said(NGRAM)
+    assert not said(NGRAM, "speculation.found_share=0.5")
     assert not said(EAGLE)
+
+
+@pytest.mark.parametrize("command", [EAGLE, NGRAM])
+@pytest.mark.parametrize(
+    ("given", "is_accepted", "is_found"),
+    [
+        ((), True, True),
+        (("speculation.acceptance.rate=0.7",), False, True),
+        (("acceptance@speculation.acceptance=per_position",), False, True),
+        (("speculation.found_share=0.3",), True, False),
+    ],
+)
+def test_notes_on_drafts_name_as_assumed_what_is_not_given(command, given, is_accepted, is_found):
+    """An EAGLE drafter drafts at every position: nothing is assumed of that."""
+    looks_up = command is NGRAM
+    notes = list[str]()
+    expand(command, [*LOAD, *given], notes.append)
+    assumed = [note for note in notes if "an assumption" in note]
+    assert any("speculation.acceptance.rate" in note for note in assumed) == is_accepted
+    named = any("speculation.found_share" in note for note in assumed)
+    assert named == (is_found and looks_up)
 
 
 @pytest.mark.parametrize(
