@@ -48,7 +48,7 @@ def verdicts(changes: Sequence[Tried], reference: Tried, goal: Goal) -> list[Ver
     changes together (Holm), and LITTLE or LITTLE_WORSE if it is so by less than RELEVANT. A change
     loses what is worse by RELEVANT or more: the goal by its verdict, another number if the 95%
     interval of that difference alone leaves no doubt. A change with the first seeds alone is not
-    tested, but counts: of fewer tests, the verdicts of the others would be bolder.
+    tested but counts for Holm, else the other p-values would be too small.
     """
     untested = [_word_without_test(tried, reference, goal) for tried in changes]
     tested = [tried for tried, word in zip(changes, untested, strict=True) if word is None]

@@ -15,7 +15,7 @@ FLASHINFER, SIZES = "FLASHINFER", (16, 32, 64)
 
 def block_with_windows(reader: OptionReader, model: ModelSpec, size: int, backend: str) -> int:
     """The block of a model for which the command asks `size`, by this attention backend. Raises
-    InputError for one that vLLM has pages of several sizes for.
+    InputError if vLLM would have pages of two sizes.
     """
     if model.window is None:
         return size

@@ -42,7 +42,7 @@ def test_blocks_of_experts_are_divided_down_to_32_columns(columns, hidden_size, 
 
 
 def _starts(model, release):
-    """Whether a server on 8 GPUs starts."""
+    """True if a server on 8 GPUs starts."""
     reader = OptionReader(read_command("vllm serve"), release_numbered(release), HOPPER)
     try:
         check_scale_groups(reader, model, Limits(8, 8, num_gpus=8), Quantization())

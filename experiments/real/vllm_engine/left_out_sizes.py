@@ -172,8 +172,8 @@ def table_of(
 
 def _among(rows: pd.DataFrame, by_size: pd.DataFrame) -> Iterator[tuple[Any, ...]]:
     """The profile's own form, and what else was tried or would do: a curve of the launches by size,
-    and a constant. How far repeats of a kind are apart that were minutes apart, in two passes of
-    the sweeps, is how far a form is off that has one pass by heart.
+    and a constant. A form that reproduced one pass of the sweeps exactly would be off by what
+    repeats of a kind differ between two passes, minutes apart.
     """
     for predicted_by, form, name in (
         ("the profile", rows, "at_mean"),
