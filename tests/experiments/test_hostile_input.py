@@ -850,7 +850,7 @@ SWEEP = {
 CAPACITY = {
     "no objective": ({}, ("slo",)),
     "a rate": ({"ttft_s": 1, "rate": 3}, ("arrivals.rate",)),
-    "out of reach": ({"ttft_s": 1e-9, "duration_s": 5}, ("arrivals.rate=0.125",)),
+    "out of reach": ({"ttft_s": 1e-9, "duration_s": 5}, ("slo", "1e-09 s on an idle engine")),
     "a list of requests": ({"tpot_s": 1, "trace": [ONE]}, ("arrivals.duration_s",)),
 }
 PARTS = {
