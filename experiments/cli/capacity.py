@@ -94,16 +94,16 @@ class Search:
         """The words of the runs of each server with each value of a list, by the words that only
         it has; what one of several cannot do is refused before any search.
         """
-        from testbed.experiments.cli.compared_servers import asked_of, check_built
+        from testbed.experiments.cli.compared_servers import asked_of, check_built, words_of_point
         from testbed.experiments.runs.notes import print_notes
         from testbed.experiments.runs.sweep_words import sweep_points
 
         words_of, notes = dict[str, list[str]](), list[str]()
         for name, asked in asked_of(servers, overrides, folders).items():
             for point in sweep_points(asked):
-                own = [name, *(word for word in point if word not in asked)]
-                words = servers[name].words(point, folders, notes.append)
-                words_of[" ".join(filter(None, own))] = self.words(words)
+                own = [*filter(None, [name]), *(word for word in point if word not in asked)]
+                words = words_of_point(servers[name], point, own, folders, notes.append)
+                words_of[" ".join(own)] = self.words(words)
         print_notes(notes)
         for words in words_of.values() if len(words_of) > 1 else ():
             check_built(words)

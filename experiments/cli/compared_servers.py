@@ -5,10 +5,11 @@ is refused before another one is simulated.
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from testbed.core.errors import InputError
 from testbed.experiments.cli.served_command import ServedCommand
 from testbed.experiments.runs.compose import configured
 from testbed.experiments.runs.error_lines import as_refusal
-from testbed.experiments.runs.notes import no_note
+from testbed.experiments.runs.notes import OnNote, no_note
 from testbed.experiments.runs.sweep_words import sweep_points
 from testbed.run.build import build
 from testbed.run.config import RunConfig
@@ -31,6 +32,24 @@ def asked_of(
     drafts = {name: _drafts(server, first, folders) for name, server in servers.items()}
     nothing_drafts = not any(drafts.values())
     return {name: words if drafts[name] or nothing_drafts else others for name in servers}
+
+
+def words_of_point(
+    server: ServedCommand,
+    point: Sequence[str],
+    own: Sequence[str],
+    folders: Sequence[Path],
+    on_note: OnNote,
+) -> list[str]:
+    """The words that run a point of a sweep. A refusal begins with `own`: what only this point has,
+    of the words and of its server's command.
+    """
+    try:
+        return server.words(point, folders, on_note)
+    except InputError as error:
+        if not own:
+            raise
+        raise error.within(", ".join(own)) from error
 
 
 def check_built(words: Sequence[str]) -> RunConfig:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from testbed.core.errors import AnswerIsNo, InputError
-from testbed.experiments.cli.compared_servers import asked_of, check_built
+from testbed.experiments.cli.compared_servers import asked_of, check_built, words_of_point
 from testbed.experiments.cli.json_answers import sweep_answer
 from testbed.experiments.cli.output import print_json, wide_console
 from testbed.experiments.cli.parameters import check_folder_of
@@ -70,11 +70,12 @@ def points_of(
     Notes that several have are printed once.
     """
     points, notes = list[SweepPoint](), list[str]()
-    own = [word for word in asked if not is_of_hydra(word)]
-    for command, of_server in asked_of(servers, own, folders).items():
+    others = [word for word in asked if not is_of_hydra(word)]
+    for command, of_server in asked_of(servers, others, folders).items():
         for combination in sweep_points(of_server):
-            words = tuple(servers[command].words(combination, folders, notes.append))
-            points.append(SweepPoint(combination, words, command))
+            own = [*filter(None, [command]), *(of for of in combination if of not in of_server)]
+            words = words_of_point(servers[command], combination, own, folders, notes.append)
+            points.append(SweepPoint(combination, tuple(words), command))
     if sources_differ([point.words for point in points]):
         points = [point._replace(words=(*point.words, OF_ONE_SOURCE)) for point in points]
         notes.append(WHY)

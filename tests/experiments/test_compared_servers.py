@@ -102,3 +102,14 @@ def test_a_search_of_several_commands_and_values_names_both(testbed):
 def test_short_runs_are_part_of_a_difference(testbed):
     words = ("capacity", *LOAD, "scheduler.max_num_seqs=16,64", *SEARCH)
     assert "too high by unlike shares" in testbed(*words, "--from-vllm", LLAMA)[1]
+
+
+@pytest.mark.parametrize("line", [("run", "-m", "arrivals.rate=2"), ("capacity", *SEARCH)])
+def test_a_server_that_does_not_start_is_named_by_the_values_that_make_it(testbed, line):
+    """So many blocks of 16 tokens fit, and of 64 do not."""
+    blocks = ("--from-vllm", f"{LLAMA} --num-gpu-blocks-override 9000 --max-model-len 8192")
+    code, printed, error = testbed(*line, *blocks, *LOAD, "policy.block_size=16,64,128")
+    assert (code, printed) == (1, "")
+    assert "policy.block_size=64: " in error
+    alone = testbed(*line, *blocks, *LOAD, "policy.block_size=64")[2]
+    assert "policy.block_size=64: " not in alone
