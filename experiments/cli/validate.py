@@ -5,11 +5,11 @@ from typing import Annotated
 
 from cyclopts import App, Parameter
 
-from testbed.experiments.cli.parameters import AboveZero, AsJson, Picture
+from testbed.experiments.cli.parameters import AboveZero, AsJson
 from testbed.experiments.cli.replayed_logs import LogConfigFolder, LogWord, Workload
 from testbed.experiments.cli.served_command import NO_COMMAND, ServedCommand
 
-COMMANDS = ("costs", "pairs", "sweeps")
+COMMANDS = ("costs", "sweeps")
 
 app = App(name="validate", help="Compare the simulation with measurements.")
 
@@ -52,7 +52,6 @@ Measurements = Annotated[
 CostsOut = Annotated[
     Path | None, Parameter(metavar="FILE", help="write a row for each profile and way")
 ]
-PairsFigure = Annotated[Picture | None, Parameter(help="a figure (.pdf, .png, .svg)")]
 
 
 @app.default
@@ -146,14 +145,3 @@ def sweeps(
         else table_of(read_profile(profile), steps, machine)
     )
     show(plain_table(HEAD, list(rows)))
-
-
-@app.command
-def pairs(*, figure: PairsFigure = None) -> None:
-    """Compare runs on a GPU with their simulations, as tables in Markdown."""
-    from testbed.experiments.studies.pairs import draw, section, simulated
-
-    compared = simulated()
-    print(section(compared))
-    if figure:
-        draw(compared, figure)

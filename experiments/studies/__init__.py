@@ -1,1 +1,1 @@
-"""Studies of the simulator's own errors: pairs and loads of the GPU engine, profiles left out."""
+"""Studies of the simulator's own errors: loads of servers, profiles left out."""
