@@ -1,10 +1,10 @@
-"""`testbed calibrate fit software|profile|memory|constants`: unmeasured times and the memory of
+"""`testbed calibrate fit profile|steps|memory|constants`: unmeasured times and the memory of
 servers, fitted to logs or to published numbers.
 """
 
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 from cyclopts import App, Parameter
 
@@ -23,18 +23,10 @@ from testbed.experiments.cli.replayed_logs import (
 )
 from testbed.vllm.releases import MEASURED
 
-if TYPE_CHECKING:
-    from testbed.experiments.real.validation.software_fit import Fitted
-
 app = App(name="calibrate", help="Fit unmeasured times to logs or published numbers.")
-fit = App(
-    name="fit", help="Fit software times, a server's profile or memory, or the paper's constants."
-)
+fit = App(name="fit", help="Fit a server's profile or memory, or the paper's constants.")
 app.command(fit)
 
-SoftwareOut = Annotated[
-    Path | None, Parameter(metavar="FILE", help="write the profile with these times")
-]
 StartingProfile = Annotated[
     str | None,
     Parameter(
@@ -45,56 +37,6 @@ StartingProfile = Annotated[
     ),
 ]
 NumGpus = Annotated[AtLeastOne, Parameter(help="GPUs")]
-
-
-@fit.command
-def software(
-    *words: LogWord,
-    workload: Workload | None = None,
-    config_dir: LogConfigFolder | None = None,
-    out: SoftwareOut = None,
-) -> None:
-    """Fit the software times of a server to its logs.
-
-    Per iteration, running request and scheduled token, and of the front end before the first token
-    and after the last. Each of several logs has a slowness relative to their median, which the
-    profile describes. Prints standard errors and correlated pairs.
-    """
-    from testbed.experiments.cli.output import show
-    from testbed.experiments.real.validation import software_fit
-    from testbed.experiments.real.validation.fit_report import report
-    from testbed.experiments.real.validation.log_replay import PROFILE_COST
-    from testbed.experiments.runs.progress import status_line
-
-    request = LogRequest("calibrate fit software", words, workload, config_dir)
-    logs, servers = request.replayed()
-    config = servers[0].config
-    if config.cost.name != PROFILE_COST:
-        raise InputError(
-            key="software times",
-            problem="need a measured profile's costs",
-            remedy="set cost=profile cost.path=FILE",
-        )
-    names = [*software_fit.KEYS, *software_fit.front_ends(logs)]
-    problem = software_fit.Problem(logs, [server.config for server in servers], names)
-    notes = [line for server in servers for line in server.notes]
-    show(*dict.fromkeys(notes))
-    with status_line(problem.progress):
-        fitted = software_fit.fit(problem)
-    show(*report(fitted, problem.names))
-    if out:
-        _write_profile(str(config.cost.parameters["path"]), fitted, request, out)
-        show(f"profile with these times: {out}; validate it on other logs")
-
-
-def _write_profile(base: str, fitted: "Fitted", request: LogRequest, out: Path) -> None:
-    """Write the profile of the file base with the fitted software times."""
-    from testbed.cost.profile import read_profile
-    from testbed.cost.sections import dump
-    from testbed.experiments.real.validation.profile_fit import with_software
-    from testbed.experiments.runs.whole_files import write_text
-
-    write_text(out, dump(with_software(read_profile(base), fitted, request.paths)))
 
 
 @fit.command

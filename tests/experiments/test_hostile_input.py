@@ -473,7 +473,7 @@ LINES = {
     "import modle config.json": ("modle",),
     "show memroy runs/x": ("memory",),
     "gpu measure transfer": ("transfers",),
-    "calibrate fit softwear log.csv": ("software",),
+    "calibrate fit profil log.csv": ("profile",),
     "validate cost": ("cost", "costs"),
     "compare --htlm out.html a b": ("--htlm", "--html"),
     "capacity policy=paged --presicion 0.1": ("--precision",),
@@ -658,8 +658,10 @@ LINES = {
     "validate log.csv --within nan": ("nan",),
     "validate log.csv trace=alpaca arrivals.rate=5": ("trace=alpaca",),
     "validate log.csv window_s=[0,5]": ("window_s=[0,5]",),
-    "calibrate fit software log.csv ++workload.num_seqs=2": ("workload.num_seqs=2",),
-    "calibrate fit software nowhere.csv": ("nowhere.csv",),
+    "calibrate fit profile log.csv ++workload.num_seqs=2 --from h200-opt-13b-tp1 --out a.json": (
+        "workload.num_seqs=2",
+    ),
+    "calibrate fit profile nowhere.csv --from h200-opt-13b-tp1 --out a.json": ("nowhere.csv",),
     "gpu calibrate --model opt-13b:3 --out x": ("does not divide",),
     "gpu calibrate --model opt-13b llama-13b --out nowhere": ("need a folder",),
 }

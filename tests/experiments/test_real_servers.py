@@ -11,8 +11,6 @@ import pytest
 
 SHARED = Path(os.environ.get("TESTBED_SHARED", Path(__file__).parents[3] / "shared")) / "data"
 RTX = SHARED / "real_vllm" / "rtxpro6000_llama-3.1-8b"
-A100 = SHARED / "real_vllm" / "a100_opt-13b_distserve"
-TABLES = SHARED / "aiconfigurator" / "systems" / "data" / "a100_sxm"
 
 
 def errors(path):
@@ -69,34 +67,6 @@ def test_a_carried_profile_fitted_to_the_first_half_of_a_log(testbed):
     # Measured: +0.0, +0.1, +0.1 in the second half.
     assert all(abs(float(error.strip("%"))) < 3 for error in measured.values())
     assert len(measured) == 3
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(
-    not (A100.is_dir() and TABLES.is_dir()), reason=f"no {A100} or {TABLES}; set TESTBED_SHARED"
-)
-def test_software_fitted_at_one_and_two_requests_a_second(testbed, tmp_path):
-    pytest.importorskip("pyarrow", reason="AIConfigurator's tables need the extra `parquet`")
-    testbed.done("import", "profile", str(TABLES), "--model", "opt-13b", "--out", "a100.json")
-    system = ("+system=vllm-v0", "cost=profile", "server.num_blocks=3523")
-    logs = [str(A100 / name) for name in ("vllm-100-1.csv", "vllm-200-2.csv", "vllm-300-3.csv")]
-    reported = testbed.done(
-        "calibrate",
-        "fit",
-        "software",
-        *logs[:2],
-        *system,
-        "cost.path=a100.json",
-        "--out",
-        "fitted.json",
-    )
-    assert "the logs disagree by more than two standard errors" in reported
-    reported = testbed.done(
-        "validate", *logs, *system, "cost.path=fitted.json", "--csv", "errors.csv"
-    )
-    measured = errors(tmp_path / "errors.csv")
-    # Measured: -1.2, -0.6, +3.6.
-    assert all(abs(measured[Path(log).name, "tpot_s_mean"]) < 10 for log in logs)
 
 
 @pytest.mark.skipif(not RTX.is_dir(), reason=f"no {RTX}; set TESTBED_SHARED")

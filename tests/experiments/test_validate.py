@@ -231,7 +231,5 @@ def test_standard_error_is_that_of_a_mean():
 
 def test_times_with_a_correlation_above_0_9_are_inseparable():
     correlations = {("a", "b"): 0.9, ("a", "c"): -0.91, ("b", "c"): 0.95}
-    fitted = Fitted(
-        times_s={}, slowness={}, standard_errors={}, correlations=correlations, error=0.0
-    )
+    fitted = Fitted(times_s={}, factor=1.0, standard_errors={}, correlations=correlations)
     assert list(fitted.alike) == [("a", "c"), ("b", "c")]

@@ -157,11 +157,6 @@ def test_files_that_are_no_log_say_which_file_is_one(testbed, tmp_path):
     assert testbed("run", "trace=csv", *replay)[0] == 0  # the way out of that message
 
 
-def test_software_times_need_a_measured_profile(testbed):
-    refusal = testbed.refused("calibrate", "fit", "software", "log.csv", *SERVER)
-    check_words(("need a measured profile",), refusal)
-
-
 @pytest.mark.parametrize(
     ("words", "parts"),
     [
@@ -198,11 +193,6 @@ def test_profiles_that_cannot_be_fitted_are_refused(testbed, tmp_path, words, pa
 @pytest.mark.parametrize(
     ("words", "parts"),
     [
-        pytest.param(
-            ("validate", "pairs", "--figure", "x.txt"),
-            ("x.txt", ".pdf, .png, .svg"),
-            id="no picture",
-        ),
         pytest.param(
             ("calibrate", "fit", "constants", "2023"), ("2023", "LENGTHS"), id="no lengths"
         ),

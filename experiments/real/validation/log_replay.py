@@ -165,7 +165,7 @@ def _of_the_user(server: DictConfig) -> dict[str, Any]:
 def replay(log: VllmLog, config: RunConfig, machine: LoggedMachine | None = None) -> Replayed:
     """Serve the log's requests at their times of arrival.
 
-    Without a machine, the front end and the slowness are those fitted into the profile.
+    Without a machine, the front end is the profile's.
     """
     machine = machine or fitted_machine(config, log)
     slowness = machine.slowness
@@ -220,18 +220,12 @@ def _blocks_of_all_layers(setup: Setup, block_size: int) -> int:
 
 
 def fitted_machine(config: RunConfig, log: VllmLog) -> LoggedMachine:
-    """The front end of the profile, and the slowness if it was fitted on this log.
-
-    A log that the engine wrote has no front end.
-    """
-    if config.cost.name != PROFILE_COST:
+    """The front end of the profile; a log that the engine wrote has none."""
+    if config.cost.name != PROFILE_COST or log.is_of_engine:
         return LoggedMachine()
     profile = read_profile(str(config.cost.parameters["path"]))
-    slowness = profile["fingerprint"].get("slowness", {}).get(content_hash(log.path), 1.0)
-    if log.is_of_engine:
-        return LoggedMachine(slowness=float(slowness))
     before, after = (_front_end_s(profile, part) for part in FRONT_END)
-    return LoggedMachine(before or {0: 0.0}, max(after.values(), default=0.0), float(slowness))
+    return LoggedMachine(before or {0: 0.0}, max(after.values(), default=0.0))
 
 
 def _front_end_s(profile: Mapping[str, Any], part: str) -> dict[int, float]:
@@ -305,25 +299,12 @@ def _other_limits(log: VllmLog, config: RunConfig) -> Iterator[str]:
 
 
 def _fitted_on(log: VllmLog, measured: Mapping[str, Any]) -> Iterator[str]:
-    """States if the profile's software times and slowness were fitted on this log or on others."""
+    """States if the profile's software times were fitted on this log or on others."""
     fitted: Mapping[str, str] = measured.get("software_fitted_on", {})
-    slowness: Mapping[str, float] = measured.get("slowness", {})
-    digest = content_hash(log.path)
-    if digest in fitted.values():
+    if content_hash(log.path) in fitted.values():
         yield (
             "the profile's software times were fitted on this very log: its errors are of a fit, "
             "not of a prediction"
         )
-        if digest in slowness:
-            yield (
-                f"taken with the slowness that was fitted to it, {slowness[digest]:.3f} times the "
-                "profile's"
-            )
     elif fitted:
         yield f"software times fitted on {', '.join(fitted)}; this log was not among them"
-        if slowness:
-            low, high = min(1.0, *slowness.values()), max(1.0, *slowness.values())
-            yield (
-                f"those machines are {low:.2f} to {high:.2f} times as slow as the profile, this "
-                "one's is taken as 1"
-            )

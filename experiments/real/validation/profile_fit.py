@@ -1,7 +1,7 @@
 """Profiles of servers that were not measured: the nearest profile, changed by a fit to logs."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +14,14 @@ from testbed.experiments.real.importers.known_shapes import gpu_of_device
 from testbed.experiments.real.validation.deviations import compare
 from testbed.experiments.real.validation.log_replay import FRONT_END, US
 from testbed.experiments.real.validation.metric_error import MetricError
-from testbed.experiments.real.validation.software_fit import FRONT, KEYS, Fitted
+from testbed.experiments.real.validation.software_fit import FRONT, ITERATION, Fitted
 from testbed.traces.vllm_log import Times, VllmLog
 
 FEWEST = 10  # requests on each side of a log that is split
 UNSCALED = {"unequal_lengths", "overhead", "all_reduce", "swap"}  # sections that are no kernels
-NAMES = dict(zip(FRONT, FRONT_END, strict=True))
+# Software times of the section `overhead` by what is fitted; requests' and tokens' are not
+OVERHEAD = {name: name for name in (ITERATION, "request", "token")}
+OVERHEAD |= dict(zip(FRONT, FRONT_END, strict=True))
 Profile = dict[str, Any]
 
 
@@ -76,15 +78,26 @@ def carried(profile: Mapping[str, Any], model: ModelSpec | None, gpu: GpuSpec | 
 
 
 def fitted_profile(profile: Profile, fitted: Fitted, path: str) -> Profile:
-    """The profile with the kernels scaled and the software times of the log's machine."""
-    (factor,) = fitted.slowness.values()
-    changed = with_software(scaled(profile, factor), replace(fitted, slowness={}), [path])
-    origin = {
-        **changed["fingerprint"],
-        "source": "scaled to a log",
-        "kernel_factor": round(factor, 4),
+    """The profile with the kernels scaled and the software times of the log's machine. It says
+    which log they were fitted on, so that validate can say so.
+    """
+    times_us = {name: seconds * US for name, seconds in fitted.times_s.items()}
+    overhead = {
+        "covers": "as named",
+        "axes": ["what"],
+        "columns": ["us"],
+        "note": "software times fitted on a server's log",
+        "points": [[row, times_us.get(name, 0.0)] for name, row in OVERHEAD.items()],
     }
-    return {**changed, "fingerprint": {**origin, "from": profile["fingerprint"]}}
+    fingerprint = {
+        **profile["fingerprint"],
+        "software_fitted_on": {Path(path).name: content_hash(path)},
+        "source": "scaled to a log",
+        "kernel_factor": round(fitted.factor, 4),
+        "from": profile["fingerprint"],
+    }
+    sections = {**scaled(profile["sections"], fitted.factor), "overhead": overhead}
+    return {**profile, "sections": sections, "fingerprint": fingerprint}
 
 
 def half_time(log: VllmLog) -> float:
@@ -124,37 +137,13 @@ def table(parts: Mapping[str, Sequence[MetricError]]) -> Iterator[tuple[str, ...
         yield metric, *(column.get(metric, "-") for column in columns)
 
 
-def with_software(profile: Mapping[str, Any], fitted: Fitted, paths: list[str]) -> dict[str, Any]:
-    """The profile with these times. It says which logs they were fitted on, and how slow the
-    machine of each was, so that validate can say and use it.
-    """
-    points = [
-        [NAMES.get(name, name), fitted.times_s.get(name, 0.0) * US] for name in (*KEYS, *FRONT)
-    ]
-    overhead = {
-        "covers": "as named",
-        "axes": ["what"],
-        "columns": ["us"],
-        "note": "software times fitted on logs of a server",
-        "points": points,
-    }
-    fitted_on = {"software_fitted_on": {Path(path).name: content_hash(path) for path in paths}}
-    slowness = {content_hash(path): value for path, value in fitted.slowness.items()}
-    origin = {**profile["fingerprint"], **fitted_on, **({"slowness": slowness} if slowness else {})}
-    return {
-        **profile,
-        "sections": {**profile["sections"], "overhead": overhead},
-        "fingerprint": origin,
-    }
-
-
-def scaled(profile: Mapping[str, Any], factor: float) -> dict[str, Any]:
-    """The profile with `factor` times its kernels' times."""
-    sections = dict(profile["sections"])
-    for name in sections.keys() - UNSCALED:
+def scaled(sections: Mapping[str, Any], factor: float) -> dict[str, Any]:
+    """The sections with `factor` times the kernels' times."""
+    changed = dict(sections)
+    for name in changed.keys() - UNSCALED:
         points = [
             [*key, *(round(factor * us, 3) for us in times)]
-            for key, times in measured(sections[name])
+            for key, times in measured(changed[name])
         ]
-        sections[name] = {**sections[name], "points": points}
-    return {**profile, "sections": sections}
+        changed[name] = {**changed[name], "points": points}
+    return changed

@@ -1,6 +1,6 @@
 """A profile without a GPU: one of another server, scaled to a benchmark client's logs."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from math import inf
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -11,10 +11,9 @@ from testbed.cost.profile import read_profile
 from testbed.cost.sections import dump
 from testbed.experiments.real.importers.known_shapes import gpu_named, model_named
 from testbed.experiments.real.validation import profile_fit
-from testbed.experiments.real.validation.fit_report import scaled_by
 from testbed.experiments.real.validation.log_replay import replay
 from testbed.experiments.real.validation.logged_server import LoggedServer
-from testbed.experiments.real.validation.software_fit import Problem, fit, front_ends
+from testbed.experiments.real.validation.software_fit import KERNELS, Fitted, Problem, fit
 from testbed.experiments.runs.progress import status_line
 from testbed.experiments.runs.whole_files import write_text
 from testbed.traces.vllm_log import VllmLog
@@ -75,14 +74,24 @@ def scaled(base: dict[str, Any], replayed_with: Callable[[str], Replayed]) -> Sc
                 remedy="leave out the others",
             )
         until_s = profile_fit.half_time(logs[0]) if len(logs) == 1 else inf
-        names = ["iteration", *front_ends(logs[:1])]
-        problem = Problem(logs[:1], [servers[0].config], names, scales=True, until_s=until_s)
+        problem = Problem(logs[0], servers[0].config, until_s)
         with status_line(problem.progress):
             fitted = fit(problem)
         profile = profile_fit.fitted_profile(base, fitted, logs[0].path)
         write_text(path, dump(profile))
         errors = _errors(logs, servers, until_s)
-    return ScaledProfile(profile, [*scaled_by(fitted), *servers[-1].notes], errors)
+    return ScaledProfile(profile, [*_lines(fitted), *servers[-1].notes], errors)
+
+
+def _lines(fitted: Fitted) -> Iterator[str]:
+    """One line for the factor of all kernels, one per time, and one per correlated pair."""
+    errors = fitted.standard_errors
+    error = f"{errors[KERNELS]:.3f}"
+    yield f"all kernels: {fitted.factor:.3f} times as long, standard error {error}"
+    for name, seconds in fitted.times_s.items():
+        yield f"{name:<12}{seconds * 1e6:12.2f} us, standard error {errors[name] * 1e6:.2f} us"
+    for (first, other), value in fitted.alike.items():
+        yield f"{first} and {other} cannot be separated by this log (correlation {value:+.2f})"
 
 
 def _errors(

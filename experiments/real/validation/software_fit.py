@@ -1,8 +1,6 @@
-"""Fits the times of a server to its logs: least squares on TTFT and TPOT of every request.
+"""Fits the times of a server to its log: least squares on TTFT and TPOT of every request.
 
-With several logs, an iteration takes slowness x (kernels + software times), and each log has its
-own slowness. With one log whose kernels are scaled, it takes slowness x kernels + software times.
-The constants of a front end are added to both.
+An iteration takes factor x kernels + its software time; the constants of a front end are added.
 
 The method is Gauss-Newton. TTFT has many local minima: a request waits for whole iterations, so its
 error jumps by one iteration if the simulation admits it sooner or later. TPOT is a mean over
@@ -10,13 +8,13 @@ many iterations, and smooth. So the fit starts from two points, all times at zer
 a fit to TPOT alone, and keeps the better end.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
 
-from testbed.core.errors import InputError
 from testbed.experiments.real.validation.gauss_newton import (
     Correlations,
     Errors,
@@ -29,60 +27,44 @@ from testbed.experiments.real.validation.log_replay import LoggedMachine, Replay
 from testbed.run.config import RunConfig
 from testbed.traces.vllm_log import Times, VllmLog
 
-# The times of iterations that can be fitted, with their keys in cost.choices; and the front end's.
-KEYS = {
-    "iteration": "overhead_s",
-    "request": "overhead_per_request_s",
-    "token": "overhead_per_token_s",
-}
-FRONT = ("before_first", "after_last")
+ITERATION = "iteration"
+FRONT = ("before_first", "after_last")  # the front end's times
+OF_LOAD = {"overhead_per_request_s": 0.0, "overhead_per_token_s": 0.0}  # which are not fitted
 TPOT, BOTH = slice(1, None), slice(None)  # which of (TTFT, TPOT) a fit looks at
-UNIT_S = {
-    "iteration": 1e-3,
-    "request": 1e-4,
-    "token": 1e-5,
-    "before_first": 1e-2,
-    "after_last": 1e-2,
-}
-LEAST_SLOWNESS = 0.05
+UNIT_S = {ITERATION: 1e-3, "before_first": 1e-2, "after_last": 1e-2}
+LEAST_FACTOR = 0.05
+KERNELS = "kernels"  # of which the factor is
 ALIKE = 0.9  # correlation beyond which two times cannot be separated
 
 
 @dataclass
 class Problem:
-    """Logs with their servers' configs, and the names of the times to fit.
+    """A log with its server's config.
 
-    Each of several logs has a slowness; their product is 1, so the profile's kernels fit the
-    machine in the middle. scales: a single log also has a slowness, which scales the profile's
-    kernels. until_s: requests that ended later in their log (s) are left out. simulated: the runs
-    so far; best: the least root mean square error so far.
+    until_s: requests that ended later in their log (s) are left out. simulated: the runs so far;
+    best: the least root mean square error so far.
     """
 
-    logs: Sequence[VllmLog]
-    configs: Sequence[RunConfig]
-    names: Sequence[str]
-    scales: bool = False
+    log: VllmLog
+    config: RunConfig
     until_s: float = float("inf")
     simulated: int = 0
     best: float = float("inf")
 
-    @property
-    def free(self) -> Sequence[int]:
-        """The logs whose slowness is an unknown; that of the first of several follows."""
-        return [0] if self.scales else range(1, len(self.logs))
+    @cached_property
+    def names(self) -> list[str]:
+        """The times to fit; a log of the engine alone has no front end."""
+        return [ITERATION, *(() if self.log.is_of_engine else FRONT)]
 
     @property
     def scale(self) -> Matrix:
         """The unit of each unknown, so that all have about the same size."""
-        return np.array([UNIT_S[name] for name in self.names] + [1.0] * len(self.free))
+        return np.array([UNIT_S[name] for name in self.names] + [1.0])
 
-    def named(self, values: Matrix) -> tuple[dict[str, float], list[float]]:
-        """Times in seconds by name, none below zero; the slowness of each log."""
-        times = dict(zip(self.names, values.clip(0.0).tolist(), strict=False))
-        slowness = values[len(self.names) :].clip(LEAST_SLOWNESS)
-        if self.scales:
-            return times, slowness.tolist()
-        return times, [float(1 / slowness.prod()), *slowness.tolist()]
+    def named(self, values: Matrix) -> tuple[dict[str, float], float]:
+        """Times in seconds by name, none below zero; the factor of the kernels."""
+        times = dict(zip(self.names, values[:-1].clip(0.0).tolist(), strict=True))
+        return times, max(float(values[-1]), LEAST_FACTOR)
 
     def progress(self) -> str:
         """The state of the fit in one line."""
@@ -98,16 +80,14 @@ class Problem:
 class Fitted:
     """The result of a fit.
 
-    times_s: seconds by name, without those that would be below zero. slowness: by the log's path.
-    standard_errors: of both, except the slowness of the first of several logs. correlations: of
-    pairs of times. error: root mean square of the remaining relative errors.
+    times_s: seconds by name, without those that would be below zero. factor: of all kernels.
+    standard_errors: of both. correlations: of pairs of them.
     """
 
     times_s: dict[str, float]
-    slowness: dict[str, float]
+    factor: float
     standard_errors: Errors
     correlations: Correlations
-    error: float
 
     @property
     def alike(self) -> Correlations:
@@ -115,38 +95,18 @@ class Fitted:
         return {pair: value for pair, value in self.correlations.items() if abs(value) > ALIKE}
 
 
-def front_ends(logs: Sequence[VllmLog]) -> Sequence[str]:
-    """The names of the front end's times; none if all logs are of the engine alone."""
-    return () if all(log.is_of_engine for log in logs) else FRONT
-
-
 def fit(problem: Problem) -> Fitted:
-    """Fit the named times, none of them below zero, and the slowness of each log."""
+    """Fit the times, none of them below zero, and the factor of the kernels."""
     best = _best_point(problem)
-    times, slowness = problem.named(best.values)
+    times, factor = problem.named(best.values)
     kept = [i for i, name in enumerate(problem.names) if times[name] > 0]
-    if not kept and not problem.scales:
-        raise InputError(
-            key="the profile",
-            problem="its costs are more than the logs took: none is left for software",
-            remedy="calibrate fit profile scales kernels",
-        )
-    columns = [*kept, *range(len(problem.names), len(best.values))]
-    labels = [*(problem.names[i] for i in kept), *(problem.logs[i].path for i in problem.free)]
+    columns = [*kept, len(problem.names)]
+    labels = [*(problem.names[i] for i in kept), KERNELS]
     errors, correlations = uncertainty(
         labels, best.rest, best.jacobian[:, columns], problem.scale[columns]
     )
     times_s = {problem.names[i]: times[problem.names[i]] for i in kept}
-    by_log = {
-        log.path: value for log, value in zip(problem.logs, slowness, strict=True) if problem.free
-    }
-    return Fitted(
-        times_s=times_s,
-        slowness=by_log,
-        standard_errors=errors,
-        correlations=correlations,
-        error=float(np.sqrt((best.rest**2).mean())),
-    )
+    return Fitted(times_s, factor, errors, correlations)
 
 
 def _best_point(problem: Problem) -> Point:
@@ -160,7 +120,7 @@ def _best_point(problem: Problem) -> Point:
             len(problem.names),
         )
 
-    as_the_profile = np.array([0.0] * len(problem.names) + [1.0] * len(problem.free))
+    as_the_profile = np.array([0.0] * len(problem.names) + [1.0])
     after_tpot = descend_from(as_the_profile, TPOT).values
     ends = [descend_from(start, BOTH) for start in (as_the_profile, after_tpot)]
     return min(ends, key=lambda point: point.error)
@@ -169,40 +129,17 @@ def _best_point(problem: Problem) -> Point:
 def _point_at(problem: Problem, values: Matrix, kinds: slice) -> Point:
     """The errors that these values of the unknowns leave, and their derivatives.
 
-    An error is that of one request's TTFT or TPOT, relative to the mean of its log.
+    An error is that of one request's TTFT or TPOT, relative to the mean of the log. The derivatives
+    hold for an unchanged schedule: between two moments of a request lie some iterations, and a
+    software time counts as often.
     """
-    times, slowness = problem.named(values)
-    residuals, jacobians = list[Matrix](), list[Matrix]()
-    for number in range(len(problem.logs)):
-        of_log = _errors_of_log(problem, number, times, slowness, kinds)
-        residuals += of_log[0]
-        jacobians += of_log[1]
-    problem.simulated += len(problem.logs)
-    rest = np.concatenate(residuals)
-    if kinds == BOTH:
-        problem.best = min(problem.best, float(np.sqrt((rest**2).mean())))
-    return Point(values, rest, np.concatenate(jacobians))
-
-
-def _errors_of_log(
-    problem: Problem,
-    number: int,
-    times: Mapping[str, float],
-    slowness: Sequence[float],
-    kinds: slice,
-) -> tuple[list[Matrix], list[Matrix]]:
-    """Errors and their derivatives of one log's requests, for each kind of error.
-
-    The derivatives hold for an unchanged schedule. Between two moments of a request lie some
-    iterations, resident requests in them and scheduled tokens: a software time counts as often.
-    """
-    log = problem.logs[number]
-    replayed = _replayed(problem, number, times, slowness[number])
-    moved_until = _moved_until(replayed, problem, number, slowness, times)
+    times, factor = problem.named(values)
+    replayed = _replayed(problem, times, factor)
+    moved_until = _moved_until(replayed, problem, times, factor)
     intervals = zip(
         _intervals(replayed.times),
         _intervals(replayed.engine_times),
-        _intervals(log.times),
+        _intervals(problem.log.times),
         strict=True,
     )
     residuals, jacobians = [], []
@@ -211,27 +148,27 @@ def _errors_of_log(
         is_counted = real.end <= problem.until_s
         moved = moved_until(engine.end) - moved_until(engine.begin)
         if simulated.front_end in problem.names:
-            moved[:, list(problem.names).index(simulated.front_end)] = 1.0
+            moved[:, problem.names.index(simulated.front_end)] = 1.0
         mean_s = real_s[is_counted].mean()
         simulated_s = (simulated.end - simulated.begin) / simulated.steps
         residuals.append(((simulated_s - real_s) / mean_s)[is_counted])
         jacobians.append((moved / (simulated.steps * mean_s)[:, None])[is_counted])
-    return residuals, jacobians
+    problem.simulated += 1
+    rest = np.concatenate(residuals)
+    if kinds == BOTH:
+        problem.best = min(problem.best, float(np.sqrt((rest**2).mean())))
+    return Point(values, rest, np.concatenate(jacobians))
 
 
-def _replayed(
-    problem: Problem, number: int, times: Mapping[str, float], slowness: float
-) -> Replayed:
-    """The log simulated with these software times, front end and slowness."""
-    config = problem.configs[number]
-    # With scales, the slowness is that of the kernels alone: replay would apply it to all.
-    unit = slowness if problem.scales else 1.0
-    software = {key: times.get(name, 0.0) / unit for name, key in KEYS.items()}
-    choices = config.cost.parameters["choices"].updated(**software)
+def _replayed(problem: Problem, times: Mapping[str, float], factor: float) -> Replayed:
+    """The log simulated with this software time, front end and factor."""
+    # Replay applies a slowness to all, the factor is that of the kernels alone.
+    software = {"overhead_s": times[ITERATION] / factor, **OF_LOAD}
+    cost = problem.config.cost
+    choices = cost.parameters["choices"].updated(**software)
     before, after = (times.get(name, 0.0) for name in FRONT)
-    machine = LoggedMachine({0: before}, after, slowness)
-    changed = replace(config, cost=config.cost.updated(choices=choices))
-    return replay(problem.logs[number], changed, machine)
+    changed = replace(problem.config, cost=cost.updated(choices=choices))
+    return replay(problem.log, changed, LoggedMachine({0: before}, after, factor))
 
 
 class Interval(NamedTuple):
@@ -260,32 +197,18 @@ def _intervals(times: Times) -> list[Interval]:
 
 
 def _moved_until(
-    replayed: Replayed,
-    problem: Problem,
-    log: int,
-    slowness: Sequence[float],
-    times: Mapping[str, float],
+    replayed: Replayed, problem: Problem, times: Mapping[str, float], factor: float
 ) -> Callable[[Matrix], Matrix]:
     """A function of moments (s, of the engine): the derivative of each moment by each unknown.
 
-    A software time delays a moment by the number of iterations, of resident requests in them or of
-    scheduled tokens up to it, times the slowness of the log's machine. A slowness delays it by the
-    engine's busy time up to it, or by that of the kernels alone.
+    A software time delays a moment by the number of iterations up to it, the factor by the busy
+    time of the kernels up to it.
     """
-    spans, slow = replayed.spans, slowness[log]
+    spans = replayed.spans
     steps = spans["iterations"].astype(np.float64)
-    tokens = steps * spans["decode_seqs"] + spans["prefill_tokens"]
-    counts = {"iteration": steps, "request": steps * spans["running"], "token": tokens}
     busy, nothing = spans["duration_s"], np.zeros(len(steps))
-    unit = 1.0 if problem.scales else slow
-    moved = [unit * counts.get(name, nothing) for name in problem.names]
-    if problem.scales:
-        software = sum(times.get(name, 0.0) / slow * count for name, count in counts.items())
-        moved.append(busy - software)
-    elif log == 0:  # its slowness is 1 / the product of the others
-        moved += [-slow / slowness[other] * busy for other in problem.free]
-    else:
-        moved += [float(other == log) * busy for other in problem.free]
+    moved = [steps if name == ITERATION else nothing for name in problem.names]
+    moved.append(busy - times[ITERATION] / factor * steps)
     begun = spans["start_s"]
     moments = np.stack([begun, begun + busy], axis=1).ravel()
     sums = [np.cumsum(np.stack([nothing, growth], axis=1).ravel()) for growth in moved]
