@@ -73,21 +73,6 @@ def verify_launches(
 
 
 @app.command
-def speed_up(*overrides: Override) -> None:
-    """Measure how much faster the GPU engine is with drafts, beside what is predicted.
-
-    The overrides are those of testbed run. The engine serves the workload with drafts and without;
-    then both are simulated, with the drafts that the engine found and accepted. For example:
-
-    testbed gpu speed-up engine=gpu model=opt-13b scheduler=vllm_v1 speculation=ngram
-    """
-    from testbed.experiments.runs.compose import configured
-    from testbed.experiments.runs.speed_up import measured_speed_up
-
-    print(measured_speed_up(configured(list(overrides))))
-
-
-@app.command
 def verify_parallel(
     model: Annotated[
         str | None,

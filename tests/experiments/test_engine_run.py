@@ -2,7 +2,6 @@
 
 import builtins
 import json
-import re
 from io import StringIO
 
 import pytest
@@ -10,23 +9,16 @@ from rich.console import Console
 
 pytest.importorskip("torch", reason="torch is not installed")
 
-from tiny_engine import KV_BYTES, ON_CPU, SHAPE, SMALL, model_words
+from tiny_engine import KV_BYTES, ON_CPU, SMALL
 from tiny_run import tiny_run
 
-from testbed.engine.wall_clock import StepClock
 from testbed.experiments.cli.main import main
 from testbed.experiments.look.compare.named_runs import read_runs
 from testbed.experiments.runs.compose import configured
-from testbed.experiments.runs.speed_up import with_draws
 from testbed.experiments.runs.summary_table import summary_table
 from testbed.kernels.engine import device_memory
 from testbed.kernels.launch.compile import KernelsUnavailable
 from testbed.run.build import build
-from testbed.run.parts import Part
-from testbed.speculation.counts import DraftCounts
-from testbed.speculation.draft_model import DraftModel
-from testbed.speculation.heads import Heads
-from testbed.speculation.ngram import NGram
 
 
 def test_engine_and_simulator_run_the_same_config(tmp_path):
@@ -135,58 +127,3 @@ def test_run_without_a_gpu_is_refused_and_writes_nothing(tmp_path, monkeypatch, 
     ]  # an import may warn beside it
     assert ": engine.device=cuda: " in message, error
     assert list(tmp_path.iterdir()) == []
-
-
-OPT = [
-    *model_words({**SHAPE, "ffn_matrices": 2, "max_len": 128}),
-    "++server.kv_memory_gib={small: 0.001}",
-    "swap_space_gib=0",
-]
-REPETITIVE = ["trace=random", "trace.input_len=8", "trace.output_len=40", "arrivals.rate=4"]
-
-
-DRAFTING = ["scheduler=vllm_v1", "speculation=ngram", "speculation.lookup_min=2"]
-
-
-def test_a_speed_up_is_measured_and_predicted_with_the_same_draws(testbed, monkeypatch):
-    """If every iteration takes a second, tokens come as many times as fast as there are of them
-    in a step; and the simulation has as many, but for its own random numbers.
-    """
-    monkeypatch.setattr("testbed.kernels.engine.served_run.WallClock", StepClock)
-    cost = ["cost=custom", "cost._target_=tiny.OneSecond"]
-    options = [*OPT, *ON_CPU, *DRAFTING, *REPETITIVE, *cost, "arrivals.duration_s=2"]
-    code, text, error = testbed("gpu", "speed-up", *options)
-    assert (code, error) == (0, "")
-    shares, measured, predicted = (
-        [float(number) for number in re.findall(r"[+-]?\d+\.\d+", line)]
-        for line in text.splitlines()
-    )
-    for plain_ms, drafting_ms, ratio, *_ in (measured, predicted):
-        assert plain_ms == 1000
-        assert ratio == pytest.approx(plain_ms / drafting_ms, abs=0.005)
-    found, accepted, tokens_a_step = shares
-    assert 1.5 < tokens_a_step <= 1 + 3 * found / 100 * accepted / 100 + 0.005
-    assert measured[2] == pytest.approx(tokens_a_step, rel=0.1)
-    assert predicted[2] == pytest.approx(measured[2], rel=0.1)
-    assert predicted[3] == pytest.approx(100 * (predicted[2] / measured[2] - 1), abs=0.5)
-
-
-def test_the_simulation_has_the_draws_that_were_counted():
-    counts = DraftCounts()
-    for num_drafts, num_accepted in ((3, 3), (3, 1), (2, 0), (0, 0)):
-        counts.add(num_drafts, num_accepted)
-    assert counts.rates == [2 / 3, 1 / 3, 1 / 3]
-    part = with_draws(Part(NGram, {"num_drafts": 3}), counts.summary)
-    speculation = part.make("speculation")
-    assert speculation.found_share == 0.75
-    steps = [speculation.acceptance.accepted(0, at, 3) for at in range(3000)]
-    shares = [sum(number >= place for number in steps) / 3000 for place in (1, 2, 3)]
-    assert shares == pytest.approx(counts.rates, abs=0.03)
-    for kind in (Heads, DraftModel):
-        assert with_draws(Part(kind, {}), counts.summary).make("speculation").max_drafts == 3
-
-
-def test_a_speed_up_needs_drafts_and_the_engine(testbed):
-    for options, missing in ((["speculation=ngram"], "engine"), (ON_CPU, "speculation")):
-        code, _, error = testbed("gpu", "speed-up", *OPT, "scheduler=vllm_v1", *options)
-        assert (code, f"no {missing}" in error) == (2, True)
