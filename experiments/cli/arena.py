@@ -1,5 +1,6 @@
 """`testbed arena`: policies of any kind on fixed workloads, beside bounds, with intervals."""
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -36,6 +37,41 @@ TraceFile = Annotated[Path | None, Parameter(metavar="FILE", help="a trace to ad
 Out = Annotated[Path, Parameter(metavar="DIR", help="arena.json, arena.csv and arena.html")]
 Runs = Annotated[Path, Parameter(metavar="DIR", help="rows that are done, which are not repeated")]
 Jobs = Annotated[AtLeastOne, Parameter(help="cells at once, in threads that wait for processes")]
+Verify = Annotated[
+    Path | None,
+    Parameter(
+        metavar="FILE",
+        help="play a result again, and say where it differs from what comes out: a file, or a name "
+        "of one that comes with the package (vllm-v1.json.gz)",
+    ),
+]
+AnyVersion = Annotated[
+    bool,
+    Parameter(help="with --verify: compare the rows of another version too", negative=()),
+]
+Sample = Annotated[AtLeastOne | None, Parameter(help="with --verify: so many rows, drawn")]
+
+
+@Parameter(name="*")
+@dataclass(frozen=True)
+class Repeated:
+    """A result that is played again, in place of new games."""
+
+    verify: Verify = None
+    sample: Sample = None
+    any_version: AnyVersion = False
+
+    def check(self) -> None:
+        """Raise InputError for an option of a result without one."""
+        if self.verify is None and (self.sample is not None or self.any_version):
+            raise InputError(
+                key="--any-version" if self.any_version else "--sample",
+                problem="belongs to --verify FILE",
+                remedy="leave it out",
+            )
+
+
+NEW_GAMES = Repeated()
 
 
 def arena(
@@ -47,6 +83,7 @@ def arena(
     out: Out = Path("arena"),
     runs: Runs = Path("runs/arena"),
     jobs: Jobs = 2,
+    repeated: Repeated = NEW_GAMES,
 ) -> int:
     """Compare policies of any kind on fixed workloads, beside bounds.
 
@@ -55,13 +92,18 @@ def arena(
     and memory. A call that was stopped goes on where it was: rows that are done are read. Exit code
     1 if no entrant has a row.
     """
+    from testbed.experiments.arena.suites import suite_of
+
+    traces = _text(mooncake), _text(agents)
+    chosen = suite_of(suite, *traces)
+    launch = _in_threads(jobs)
+    repeated.check()
+    if repeated.verify is not None:
+        return _verify(repeated, repeated.verify, runs, launch, traces)
     from testbed.experiments.arena.entrants import shipped
     from testbed.experiments.arena.games import play
     from testbed.experiments.arena.rules import Rules
-    from testbed.experiments.arena.suites import suite_of
 
-    chosen = suite_of(suite, _text(mooncake), _text(agents))
-    launch = _in_threads(jobs)
     names, systems = entrants or shipped(), list(dict.fromkeys(rules.split(",")))
     games: dict[str, Games] = {}
     for name in systems:
@@ -108,6 +150,36 @@ def _write_across(games: "Mapping[str, Games]", out: Path) -> None:
     write_cells(out / "rules.csv", columns)
     write_text(out / "rules.html", page_across(found))
     show(plain_table(head, rows), found.sentence, f"page: {out / 'rules.html'}")
+
+
+def _verify(
+    repeated: Repeated,
+    file: Path,
+    runs: Path,
+    launch: "Launch",
+    traces: tuple[str | None, str | None],
+) -> int:
+    """Print what differs, or that nothing does; the exit code."""
+    from tempfile import TemporaryDirectory
+
+    from testbed.experiments.arena.results import differences, drawn, located, of_versions, read
+    from testbed.experiments.arena.suites import suite_of
+
+    content, sample = read(located(file)), repeated.sample
+    suite = suite_of(str(content["about"].get("suite")), *traces)
+    with TemporaryDirectory(dir=runs.parent if runs.parent.is_dir() else None) as fresh:
+        lines = differences(
+            content, suite, Path(fresh), launch, sample, any_version=repeated.any_version
+        )
+    for line in lines:
+        print(line)
+    if lines:
+        return exit_codes.NO
+    num_rows, num_drawn = len(content["rows"]), len(drawn(content["rows"], sample))
+    rows = "every row" if num_drawn == num_rows else f"{num_drawn} of {num_rows} rows, drawn,"
+    others = " (of another version)" if of_versions(content["about"]) else ""
+    print(f"{file}{others}: {rows} came out again")
+    return exit_codes.ANSWERED
 
 
 def _in_threads(jobs: int) -> "Launch":

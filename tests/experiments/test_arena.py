@@ -1,10 +1,11 @@
-"""The arena: bounds beside entrants, ranks if intervals separate, limits."""
+"""The arena: bounds beside entrants, ranks if intervals separate, limits, and verification."""
 
 import json
 from dataclasses import replace
 
 import pytest
 from counted_calls import calls_of
+from refusals import refuses
 
 import testbed
 from testbed.core.errors import AnswerIsNo, InputError
@@ -16,7 +17,7 @@ from testbed.experiments.arena.arena_table import cells_of, page_of, ranked
 from testbed.experiments.arena.entrants import entrant_of, values_of
 from testbed.experiments.arena.games import admitted, play
 from testbed.experiments.arena.isolated import Failure, isolated
-from testbed.experiments.arena.results import columns_of, write
+from testbed.experiments.arena.results import columns_of, differences, read, write
 from testbed.experiments.arena.rules import Rules
 from testbed.experiments.arena.standings import standings
 from testbed.experiments.arena.suites import HARD, Case, Suite, suite_of
@@ -151,9 +152,7 @@ def test_entrants_of_every_kind_are_in_table_csv_json_and_page(played, tmp_path)
     shown = {
         "table": [cells[1] for cells in cells_of(rows)],
         "csv": columns_of(games)["entrant"],
-        "json": [
-            row["entrant"] for row in json.loads((tmp_path / "arena.json").read_text())["rows"]
-        ],
+        "json": [row["entrant"] for row in read(tmp_path / "arena.json")["rows"]],
         "page": page_of(games, rows, 1),
     }
     for place, content in shown.items():
@@ -295,6 +294,62 @@ def test_the_others_play_without_one_that_fails(played):
     games = play(["lfu", "arena_cheats:IsNoPolicy"], ONE, RULES, played[0], in_turn)
     assert [*games.out] == ["arena_cheats:IsNoPolicy"]
     assert "lfu" in games.rows
+
+
+@pytest.fixture
+def stored(played, tmp_path):
+    write(tmp_path / "arena.json", played[1])
+    return read(tmp_path / "arena.json")
+
+
+def found(content, tmp_path, suite=ONE, sample=None):
+    return differences(content, suite, tmp_path / "again", in_turn, sample)
+
+
+def test_a_result_comes_out_again(games, tmp_path):
+    write(tmp_path / "arena.json", games)
+    assert found(read(tmp_path / "arena.json"), tmp_path, TINY, sample=4) == []
+
+
+def test_a_forged_row_is_found(stored, tmp_path):
+    row = next(row for row in stored["rows"] if row["entrant"] == "lfu")
+    row["job_s"] *= 0.9
+    (line,) = found(stored, tmp_path)
+    assert "job_s" in line
+    assert "lfu" in line
+
+
+def test_a_changed_seed_version_or_suite_is_found(stored, tmp_path):
+    moved = json.loads(json.dumps(stored))
+    moved["rows"][0]["seed"] = 7
+    assert "not of the suite" in found(moved, tmp_path)[0]
+    older = {**stored, "about": {**stored["about"], "simulator": "0"}}
+    assert found(older, tmp_path)[0].startswith("simulator")
+    assert differences(older, ONE, tmp_path / "other", in_turn, 1, any_version=True) == []
+    assert found(stored, tmp_path, replace(ONE, pools=(0.6,)))[0].startswith("suite_hash")
+
+
+def test_a_row_that_is_left_out_or_doubled_is_found(stored, tmp_path):
+    """Also beside a sample, which could have drawn others."""
+    rows = stored["rows"]
+    (missing,) = found({**stored, "rows": rows[1:]}, tmp_path, sample=1)
+    assert rows[0]["entrant"] in missing
+    assert "missing" in missing
+    assert len(found({**stored, "rows": []}, tmp_path, sample=1)) == len(rows)
+    (doubled,) = found({**stored, "rows": [*rows, rows[0]]}, tmp_path, sample=1)
+    assert "twice" in doubled
+
+
+@pytest.mark.parametrize("part", ["about", "entrants", "out", "rows"])
+def test_a_file_without_a_part_of_a_result_is_refused(stored, tmp_path, part):
+    for odd in ([{}], "x", None):
+        (tmp_path / "odd.json").write_text(json.dumps({**stored, part: odd}))
+        refuses("is no result of the arena", read, tmp_path / "odd.json")
+
+
+def test_a_swapped_entrant_is_found(stored, tmp_path):
+    stored["entrants"]["lfu"]["words"][0] = "eviction@policy.eviction=belady"
+    assert "lfu" in found(stored, tmp_path)[0]
 
 
 def test_a_score_is_beside_lru_and_deterministic(monkeypatch):

@@ -1,22 +1,25 @@
 """The kept result of the arena: its suite is this version's, and ARENA has its standings."""
 
-import gzip
-import json
-from pathlib import Path
-
 import pytest
 
 from testbed.experiments.arena.arena_cell import Row
+from testbed.experiments.arena.results import KEPT, located, read
 from testbed.experiments.arena.standings import standings
 from testbed.experiments.arena.suites import suite_of
-
-ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture(scope="module")
 def kept():
-    with gzip.open(ROOT / "experiments" / "arena" / "kept" / "vllm-v1.json.gz") as file:
-        return json.load(file)
+    return read(KEPT / "vllm-v1.json.gz")
+
+
+def test_a_kept_result_is_found_by_its_name_unless_a_file_has_it(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    name = KEPT.joinpath("vllm-v1.json.gz").relative_to(KEPT)
+    assert located(name) == KEPT / name
+    (tmp_path / name).touch()
+    assert located(name) == name
+    assert located(tmp_path / "none.json") == tmp_path / "none.json"
 
 
 def test_it_is_of_the_quick_suite(kept):
@@ -34,7 +37,7 @@ def test_arena_has_its_standings(kept):
         values = dict(row)
         name, place = values.pop("entrant"), (values.pop("condition"), values.pop("seed"))
         rows.setdefault(name, {})[place] = Row(**values)
-    text = (ROOT / "experiments" / "ARENA.md").read_text().split("## The same orders under")[0]
+    text = KEPT.parents[1].joinpath("ARENA.md").read_text().split("## The same orders under")[0]
     lines = [line.split("|")[1:] for line in text.splitlines() if line.startswith("| ")]
     for standing in standings(rows, {"vllm_offloading": "DRAM tier"}):
         if standing.rank is None:
