@@ -16,6 +16,7 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
 from functools import partial
+from itertools import count
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -110,8 +111,8 @@ def draw(
     asked = [(*pair, True) for pair in _drawn(rng)]
     asked += [(*pair, False) for pair in OTHERS] if others else []
     loads = [
-        _load(rng, table, blocks, factor, knees[blocks], span_s, in_question=in_question)
-        for blocks, factor, in_question in asked
+        _load(rng, table, name, blocks, factor, knees[blocks], span_s, in_question=in_question)
+        for name, (blocks, factor, in_question) in zip(_names(asked), asked, strict=True)
     ]
     write_json(out, {"seed": seed, "knees": knees, "loads": [load._asdict() for load in loads]})
     for load in loads:
@@ -121,14 +122,23 @@ def draw(
 def _drawn(rng: np.random.Generator) -> list[tuple[int, float]]:
     """Two loads of each pool; NUM_BELOW of all are below the saturated rate."""
     pools = [int(blocks) for blocks in rng.permutation([*POOLS, *POOLS])]
-    count = len(pools) - NUM_BELOW
-    factors = [*rng.uniform(*BELOW, NUM_BELOW), *rng.uniform(*ABOVE, count)]
+    factors = [*rng.uniform(*BELOW, NUM_BELOW), *rng.uniform(*ABOVE, len(pools) - NUM_BELOW)]
     return list(zip(pools, map(float, factors), strict=True))
+
+
+def _names(asked: Sequence[tuple[int, float, bool]]) -> list[str]:
+    """The pool and the factor of each, with as many digits as tell all of them apart."""
+    for digits in count(2):
+        names = [f"s{blocks}-x{factor:.{digits}f}" for blocks, factor, _ in asked]
+        if len(set(names)) == len(names):
+            break
+    return names
 
 
 def _load(
     rng: np.random.Generator,
     table: np.ndarray,
+    name: str,
     blocks: int,
     factor: float,
     knee: float,
@@ -137,11 +147,10 @@ def _load(
     in_question: bool,
 ) -> Load:
     rate = factor * knee
-    count = round(min(rate, knee) * span_s)
-    rows = table[rng.integers(0, len(table), count)]
-    arrival_s = np.cumsum(rng.exponential(1 / rate, count)).round(6)
+    num_requests = round(min(rate, knee) * span_s)
+    rows = table[rng.integers(0, len(table), num_requests)]
+    arrival_s = np.cumsum(rng.exponential(1 / rate, num_requests)).round(6)
     lengths = rows[:, 0].tolist(), rows[:, 1].tolist()
-    name = f"s{blocks}-x{factor:.2f}"
     return Load(name, blocks, factor, rate, in_question, arrival_s.tolist(), *lengths)
 
 

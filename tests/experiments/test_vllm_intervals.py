@@ -24,7 +24,7 @@ from testbed.experiments.real.vllm_engine.left_out_sizes import left_out, table,
 from testbed.experiments.real.vllm_engine.logged_steps import read_steps
 from testbed.experiments.real.vllm_engine.sweep_profile import Machine, profile_of
 from testbed.experiments.runs.compose import configured
-from testbed.experiments.studies.pressure_curve import measured
+from testbed.experiments.studies.pressure_curve import _names, measured
 from testbed.run import cost_words
 from testbed.run.machine import cost_of
 from testbed.run.parts import Part
@@ -181,3 +181,8 @@ def test_loads_are_measured_from_when_the_client_asks(tmp_path):
     assert found["ttft_s"] == pytest.approx((0.02 + 0.03) / 2, abs=1e-6)
     assert found["e2e_s"] == pytest.approx((0.1 + 0.15) / 2, abs=1e-6)
     assert found["preemptions"] == 1
+
+
+def test_loads_of_one_pool_with_nearly_the_same_factor_have_different_names():
+    assert _names([(2000, 1.3397, True), (2000, 1.3446, True)]) == ["s2000-x1.340", "s2000-x1.345"]
+    assert _names([(2000, 1.3397, True), (3000, 1.3397, True)]) == ["s2000-x1.34", "s3000-x1.34"]
