@@ -91,7 +91,7 @@ class AnalyticCost(IterationCost):
     def launch(self, decode_seqs: int, num_prompts: int, prompt_tokens: int) -> Launch | None:
         if not num_prompts or not self._launch_ps:
             return None
-        return record(Launch, (0, self._launch_ps))
+        return record(Launch, (0, self._launch_ps, 0))
 
     def computing_ps(self, work: Work) -> int:
         num_tokens = work.num_tokens

@@ -42,6 +42,7 @@ UNMOVED = (
     "decodes_beside_prompts",
     "launch_decodes",
     "launch_prompts",
+    "launch_unseen",
     "launched_eager",
     "launched_graph",
     "once_per_iteration",

@@ -11,6 +11,7 @@ from testbed.cost.model import Launch
 from testbed.cost.sections import Rows, rows
 
 PARTS = ("first", "whole")
+UNSEEN = "launch_unseen"
 OverSeqs = Callable[[int], int]
 NO_LAUNCH = Launch(0, 0)
 
@@ -20,7 +21,8 @@ class Launches:
 
     Over sequences they are linear between measured numbers, and level beyond. A number of prompt
     tokens takes the time of the next measured one, and beyond the last one its: what fits into
-    graphs is launched as graphs. Decodes take no longer than `least`, picoseconds by tokens.
+    graphs is launched as graphs. Decodes take no longer than `least`, picoseconds by tokens. A
+    number of tokens beyond the graphs that is launched with prompts the first time takes longer.
     is_known: the profile has one of them.
     """
 
@@ -32,6 +34,8 @@ class Launches:
         self._prompts: dict[int, dict[str, OverSeqs]] = {}
         if "launch_prompts" in profile["sections"]:
             self._prompts = _of_prompts(sorted(rows(profile, "launch_prompts")))
+        unseen = rows(profile, UNSEEN) if UNSEEN in profile["sections"] else []
+        self._unseen = sorted((num_tokens, ps) for (num_tokens,), ps in unseen)
         self.is_known = bool(self._decodes or self._prompts)
         self._launch = cache(self._of_counts)
 
@@ -50,7 +54,11 @@ class Launches:
         first, whole = (curves[part](num_seqs) for part in PARTS)
         if not has_prompts:
             whole = min(whole, self._least(num_tokens))
-        return record(Launch, (min(first, whole), whole))
+        return record(Launch, (min(first, whole), whole, self._unseen_ps(num_tokens, has_prompts)))
+
+    def _unseen_ps(self, num_tokens: int, has_prompts: bool) -> int:
+        reached = [ps for least, ps in self._unseen if has_prompts and num_tokens >= least]
+        return reached[-1] if reached else 0
 
 
 def _of_decodes(points: Rows) -> dict[str, OverSeqs]:

@@ -194,10 +194,12 @@ class Launch(NamedTuple):
     Attributes:
         first_ps: picoseconds until the GPU has the first of it.
         whole_ps: picoseconds until the GPU has the whole.
+        unseen_ps: so much later, if no iteration of as many tokens was launched before.
     """
 
     first_ps: int
     whole_ps: int
+    unseen_ps: int = 0
 
 
 def are_durations(durations: Any) -> bool:

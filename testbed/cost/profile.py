@@ -15,7 +15,7 @@ from testbed.cost.all_reduce_times import ring_stand_in
 from testbed.cost.attention_times import Attention
 from testbed.cost.beside_prompts import BESIDE, decodes_beside_prompts
 from testbed.cost.iteration import IterationCost
-from testbed.cost.launches import Launches
+from testbed.cost.launches import UNSEEN, Launches
 from testbed.cost.layer_times import Layers
 from testbed.cost.link_times import MeasuredLink
 from testbed.cost.model import Affine, Launch, Moved, Work
@@ -41,7 +41,7 @@ __all__ = ["PROFILES", "Choices", "ProfileCost", "read_profile"]
 SwapTime = Callable[[int, int], int]
 ENGINE = "engine"
 MAX_ITERATIONS = 1 << 12  # by tokens and outputs
-LAUNCHES = ("launch_prompts", "launch_decodes")  # sections of the host
+LAUNCHES = ("launch_prompts", "launch_decodes", UNSEEN)  # sections of the host
 KERNELS_BY = ("memory_bandwidth", "fp16_flops", "fp8_flops")  # of a data sheet
 SWAP_STAND_IN = (
     "not measured: bytes over the data sheet's link to the host, without latency or a cost of "

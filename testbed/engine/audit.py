@@ -94,6 +94,7 @@ def check_launch(cost: CostModel, launch: object) -> None:
         type(launch) is not Launch
         or any(type(ps) is not int for ps in launch)
         or not 0 <= launch.first_ps <= launch.whole_ps
+        or launch.unseen_ps < 0
     ):
         raise wrong_answer(cost, launch, "launch() gives a Launch of whole numbers, or None")
 

@@ -11,12 +11,16 @@ class HostLaunches:
 
     def __init__(self) -> None:
         self.launched_ps = 0
+        self._seen = set[int]()  # numbers of tokens
 
-    def launch(self, launch: Launch, planned_ps: int) -> int:
+    def launch(self, launch: Launch, planned_ps: int, num_tokens: int) -> int:
         """Launch an iteration when it is planned and the one before is launched; when the host has
         launched it (ps).
         """
         self.launched_ps = max(planned_ps, self.launched_ps) + launch.whole_ps
+        if launch.unseen_ps and num_tokens not in self._seen:
+            self._seen.add(num_tokens)
+            self.launched_ps += launch.unseen_ps
         return self.launched_ps
 
 
@@ -25,7 +29,7 @@ def computed_ps(launch: Launch, launched_ps: int, free_ps: int, computing_ps: in
     launched_ps.
 
     It begins when it is free, at free_ps, and has the first of the iteration; it ends after it has
-    the whole.
+    the whole. A number of tokens that the host sees first delays both.
     """
     begin_ps = max(free_ps, launched_ps - launch.whole_ps + launch.first_ps)
     return max(begin_ps + computing_ps, launched_ps)

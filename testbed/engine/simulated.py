@@ -62,16 +62,17 @@ class SimulatedExecutor(Executor):
     def start(self, plan: Plan) -> Flight:
         flight = Flight(plan)
         if self._launches:
-            launch = self.cost.launch(*launched_counts(self.cost, plan))
+            decode_seqs, num_prompts, prompt_tokens = launched_counts(self.cost, plan)
+            launch = self.cost.launch(decode_seqs, num_prompts, prompt_tokens)
             if launch is not None:
                 audit.check_launch(self.cost, launch)
-                self._launch(flight, launch)
+                self._launch(flight, launch, decode_seqs + prompt_tokens)
         return flight
 
-    def _launch(self, flight: Flight, launch: Launch) -> None:
+    def _launch(self, flight: Flight, launch: Launch, num_tokens: int) -> None:
         """The host reads results between launches: those of prompts under way wait for this one."""
         flight.launch = launch
-        flight.launched_ps = self._host.launch(launch, self.clock.now_ps)
+        flight.launched_ps = self._host.launch(launch, self.clock.now_ps, num_tokens)
         before = self._current
         if before is not None and before.plan.chunks:
             before.end_ps = max(before.end_ps, flight.launched_ps)

@@ -61,6 +61,18 @@ def test_launches_of_prompts_are_those_of_the_next_number_of_tokens(counts, expe
     assert launch_us(counts, launch_prompts=PROMPTS, launch_decodes=DECODES) == expected
 
 
+@pytest.mark.parametrize(
+    ("counts", "expected"), [((60, 1, 5), 1300), ((60, 1, 4), 0), ((3, 0, 0), 0), ((65, 0, 0), 0)]
+)
+def test_numbers_of_tokens_beyond_the_graphs_take_longer_the_first_time(counts, expected):
+    sections = {"launch_prompts": PROMPTS, "launch_decodes": DECODES}
+    sections["launch_unseen"] = section("num_tokens", [[65, 1300.0]])
+    cost = ProfileCost(MODEL, None, arithmetic_profile(**sections), Choices())
+    assert cost.launch(*counts).unseen_ps == expected * PS_PER_US
+    slower = cost.varied(launches=1.5, computing=1.0)
+    assert slower.launch(*counts).unseen_ps == 1.5 * expected * PS_PER_US
+
+
 def test_what_a_profile_has_no_section_of():
     assert launch_us((3, 0, 0)) is None
     assert launch_us((3, 0, 0), launch_prompts=PROMPTS) == (0, 0)

@@ -23,18 +23,19 @@ WAITS = partial(VllmV1, **RELEASE)
 
 class Launched(CostModel):
     """Prompts compute for 8 ms and decodes for 7; the host launches prompts in `launch_ms`, and
-    decodes in `decode_ms`, which the GPU has at once a millisecond before.
+    decodes in `decode_ms`, which the GPU has at once a millisecond before. A number of tokens with
+    prompts takes `unseen_ms` longer the first time.
     """
 
-    def __init__(self, launch_ms, decode_ms=0):
-        self.launch_ms, self.decode_ms = launch_ms, decode_ms
+    def __init__(self, launch_ms, decode_ms=0, unseen_ms=0):
+        self.launch_ms, self.decode_ms, self.unseen_ms = launch_ms, decode_ms, unseen_ms
 
     def iteration(self, work):
         return 8 * MS if work.prefill else 7 * MS
 
     def launch(self, decode_seqs, num_prompts, prompt_tokens):
         if num_prompts:
-            return Launch(0, self.launch_ms * MS)
+            return Launch(0, self.launch_ms * MS, self.unseen_ms * MS)
         return Launch((self.decode_ms - 1) * MS, self.decode_ms * MS) if self.decode_ms else None
 
 
@@ -66,6 +67,12 @@ def test_a_lone_prompt_waits_for_its_launch_or_for_its_computation(scheduler):
 def test_a_launch_hides_behind_the_iteration_before():
     """The second prompt is planned at 17 ms, begins at 24 and is launched at 27: it ends at 32."""
     assert first_tokens_ms([0, 11], 10) == [10, 32]
+
+
+def test_a_number_of_tokens_takes_longer_the_first_time():
+    """Four tokens alone, and much later once more."""
+    columns = served([0, 1000], Launched(10, unseen_ms=3))
+    assert columns["ttft_s"].tolist() == pytest.approx([0.013, 0.010])
 
 
 def test_what_is_left_of_a_longer_launch_is_waited_for():
@@ -106,7 +113,7 @@ def test_each_iteration_of_a_server_without_plans_ahead_waits_for_its_launch():
 @pytest.mark.parametrize("scheduler", [ASYNC, WAITS])
 def test_steps_and_spans_are_equal(scheduler):
     arrivals = [0, 11, 12, 40, 95, 96, 200]
-    for cost in (Launched(10, 4), Launched(3, 2), Launched(30, 7)):
+    for cost in (Launched(10, 4), Launched(3, 2), Launched(30, 7), Launched(10, 4, 3)):
         in_spans = served(arrivals, cost, scheduler)
         one_by_one = served(arrivals, cost, scheduler, fast_forward=False)
         for name, column in in_spans.items():

@@ -114,6 +114,21 @@ def test_launching_prompts_takes_the_measured_time(cost, decodes, prompt_tokens,
     assert cost.launch(decodes, 1, prompt_tokens).whole_ps / MS == pytest.approx(expected, rel=0.02)
 
 
+def test_a_number_of_tokens_beyond_the_graphs_takes_longer_the_first_time(tmp_path, cost):
+    sweeps = planted.Planted(unseen_ms=2.0)
+    planted.add_apart(sweeps)
+    for _ in range(3):
+        planted.add_prompts_among_decodes(sweeps)
+    sweeps.write(tmp_path)
+    profile = profile_of(read_steps(tmp_path), MACHINE)
+    assert profile["sections"]["launch_unseen"]["points"] == [[65, pytest.approx(2000, rel=0.05)]]
+    costs = ProfileCost(MODEL, None, profile)
+    assert costs.launch(32, 1, 700).whole_ps / MS == pytest.approx(25.0, rel=0.02)
+    assert costs.launch(32, 1, 700).unseen_ps / MS == pytest.approx(2.0, rel=0.05)
+    assert costs.launch(8, 1, 16).unseen_ps == 0
+    assert cost.launch(32, 1, 700).unseen_ps == 0
+
+
 def test_launching_decodes_takes_the_measured_times(cost):
     launch = cost.launch(8, 0, 0)
     assert launch.first_ps / MS == pytest.approx(planted.DECODE_LAUNCH[0], abs=0.1)

@@ -48,12 +48,14 @@ def computing_ms(prompts, decodes, context):
 class Planted:
     """Iterations in a row, each as its prompts (stored, new tokens), decodes and their context."""
 
-    def __init__(self, per_request_ms=0.0, handing_out_ms=0.0):
+    def __init__(self, per_request_ms=0.0, handing_out_ms=0.0, unseen_ms=0.0):
         """per_request_ms: what launches of prompts take more for each request but one.
-        handing_out_ms: a decode's result before the next plan.
+        handing_out_ms: a decode's result before the next plan. unseen_ms: what a number of tokens
+        beyond the graphs takes more the first time.
         """
         self.rows, self.now, self.per_request_ms = [], 0.0, per_request_ms
         self.handing_out_ms = handing_out_ms
+        self.unseen_ms, self.seen = unseen_ms, set()
         self.slowness = 1.0  # of the host's launches of prompts
 
     def run(self, iterations):
@@ -68,6 +70,7 @@ class Planted:
             if prompts:
                 whole += self.per_request_ms * (len(prompts) + decodes - 1)
                 whole *= self.slowness
+                whole += self.first_time_ms(decodes + sum(new for _, new in prompts))
             launched = planned + whole
             if number:
                 reads.append(max(ends[-1], launched))
@@ -79,6 +82,11 @@ class Planted:
         for row, read in zip(self.rows[-len(reads) :], reads, strict=True):
             row.append(read)
         self.now = reads[-1]
+
+    def first_time_ms(self, num_tokens):
+        is_seen = num_tokens <= LARGEST or num_tokens in self.seen
+        self.seen.add(num_tokens)
+        return 0.0 if is_seen else self.unseen_ms
 
     def write(self, folder):
         with (folder / "steps.csv").open("w", newline="") as file:
@@ -109,6 +117,11 @@ def add_prompts_among_decodes(planted, new=(8, 16, 700, 2000)):
 def apart(per_request_ms=0.0, handing_out_ms=0.0):
     """Decodes and lone prompts; nothing of both."""
     planted = Planted(per_request_ms, handing_out_ms)
+    add_apart(planted)
+    return planted
+
+
+def add_apart(planted):
     for count in SIZES:
         for mean in (100, 1000):
             planted.run([((), count, count * (mean + step)) for step in range(12)])
@@ -117,7 +130,6 @@ def apart(per_request_ms=0.0, handing_out_ms=0.0):
             planted.run([(((0, new),), 0, 0), ((), 0, 0)])
     for past in (1000, 4000):
         planted.run([(((past, 4000),), 0, 0), ((), 0, 0)])
-    return planted
 
 
 def add_prompts_behind_prompts(planted, before, num_prompts, times):

@@ -21,7 +21,13 @@ from testbed.experiments.real.vllm_engine.launch_fit import (
     curves_of_prompts,
     level,
 )
-from testbed.experiments.real.vllm_engine.launch_terms import Curve, Curves, curves_by_terms
+from testbed.experiments.real.vllm_engine.launch_terms import (
+    Curve,
+    Curves,
+    by_none,
+    curves_by_terms,
+    unseen_ms,
+)
 from testbed.experiments.real.vllm_engine.prompt_fit import PromptFit
 from testbed.experiments.real.vllm_engine.smooth import (
     Fit,
@@ -40,7 +46,8 @@ class Form(NamedTuple):
     its largest batch. of_decodes: their computing, from medians by size. alone: the fit of lone
     prompts beyond the graphs, among which those that take the host as long as the GPU are outliers.
     within_graphs: the computing of prompts in them; empty if it is that of as many decodes.
-    beside: prompts beyond them, with decodes.
+    beside: prompts beyond them, with decodes. unseen: launches of a number of tokens the first
+    time.
     """
 
     prompts: Curves
@@ -49,10 +56,17 @@ class Form(NamedTuple):
     alone: Fit
     within_graphs: Within
     beside: Beside
+    unseen: Callable[[pd.DataFrame, int], float]
 
 
 OF_SUMS = Form(
-    curves_by_terms, continued, with_slow_kernels, least_absolute, fit_within_graphs, beside_decodes
+    prompts=curves_by_terms,
+    beyond=continued,
+    of_decodes=with_slow_kernels,
+    alone=least_absolute,
+    within_graphs=fit_within_graphs,
+    beside=beside_decodes,
+    unseen=unseen_ms,
 )
 # of the profiles that ship
-BY_SIZE = Form(curves_of_prompts, level, rising, least_squares, as_decodes, as_alone)
+BY_SIZE = Form(curves_of_prompts, level, rising, least_squares, as_decodes, as_alone, by_none)

@@ -26,12 +26,14 @@ MOST_HIDDEN = 0.2  # share of hidden launches up to which the others' median sta
 
 class LaunchFit(NamedTuple):
     """Milliseconds by sequences. prompts: the whole launch, by the most tokens that it stands for;
-    decodes: the first and the whole. Empty if none was seen.
+    decodes: the first and the whole. Empty if none was seen. unseen: of a number of tokens beyond
+    the graphs that was not launched before.
     """
 
     prompts: dict[int, Curve]
     first_decodes: Curve
     whole_decodes: Curve
+    unseen: float = 0.0
 
     def first_of(self, num_seqs: Any) -> Any:
         """Until the GPU has the first of an iteration, with prompts too: planning and inputs come
@@ -57,6 +59,7 @@ def fit_launches(
     largest_graph: int,
     curves: Curves,
     beyond: Callable[[Curve], Curve],
+    unseen: Callable[[pd.DataFrame, int], float],
 ) -> LaunchFit:
     """Curves that rise with the sequences. Of prompts, iterations within the graphs stand for all
     up to the largest graph, and larger ones for all others.
@@ -67,7 +70,7 @@ def fit_launches(
     slowness = seen.slowness / seen.slowness.mean()
     handed_out = seen.assign(launch=seen.before_ms + seen.handed_ms, slowness=slowness)
     every = pd.concat([lone.assign(is_seen=True, slowness=1.0), handed_out])
-    prompts = curves(every, largest_graph)
+    prompts, unseen_ms = (fit(every, largest_graph) for fit in (curves, unseen))
     seen = seen[seen.is_seen & (seen.decodes > 0)]
     computing = _computing(seen, "decodes", "decode_context", decodes)
     behind = seen.assign(
@@ -75,7 +78,7 @@ def fit_launches(
         whole=seen.handed_behind_ms + seen.late_ms,
     )
     first, whole = (beyond(_least(behind, part)) for part in ("first", "whole"))
-    return LaunchFit(prompts, first, whole)
+    return LaunchFit(prompts, first, whole, unseen_ms)
 
 
 def level(curve: Curve) -> Curve:

@@ -2,7 +2,8 @@
 
 It plans and prepares each request, and launches a graph for each part between two layers of
 attention; beyond the largest graph it launches the kernels of all layers one by one, which adds a
-time that does not depend on the requests.
+time that does not depend on the requests; and for a number of tokens that it has not launched yet,
+cuBLAS looks a kernel up for each of a layer's four matrix products (0.3 ms each, torch alone).
 """
 
 from collections.abc import Callable
@@ -21,17 +22,18 @@ Curves = Callable[[pd.DataFrame, int], dict[int, Curve]]
 
 
 class LaunchTerms(NamedTuple):
-    """Milliseconds: of each launch, of one beyond the graphs, of each request, and of each of the
-    first FEW.
+    """Milliseconds: of each launch, of one beyond the graphs, of each request, of each of the first
+    FEW, and of a number of tokens beyond the graphs that was not launched before.
     """
 
     fixed: float
     beyond_graphs: float
     per_request: float
     per_early_request: float
+    unseen: float
 
     def ms(self, num_seqs: int, *, is_beyond: bool) -> float:
-        """The whole launch."""
+        """The whole launch of a number of tokens that was launched before."""
         early = min(num_seqs, FEW) * self.per_early_request
         return self.fixed + is_beyond * self.beyond_graphs + num_seqs * self.per_request + early
 
@@ -46,7 +48,9 @@ def fit_terms(rows: pd.DataFrame, largest_graph: int) -> LaunchTerms:
 def _terms(rows: pd.DataFrame, largest_graph: int) -> Floats:
     num_seqs = rows.num_seqs.to_numpy(float)
     is_beyond = (rows.num_tokens > largest_graph).to_numpy(float)
-    return np.stack([np.ones(len(rows)), is_beyond, num_seqs, np.minimum(num_seqs, FEW)], axis=1)
+    early = np.minimum(num_seqs, FEW)
+    unseen = is_beyond * rows.is_unseen.to_numpy(float)
+    return np.stack([np.ones(len(rows)), is_beyond, num_seqs, early, unseen], axis=1)
 
 
 def curves_by_terms(rows: pd.DataFrame, largest_graph: int) -> dict[int, Curve]:
@@ -66,8 +70,22 @@ def curves_by_terms(rows: pd.DataFrame, largest_graph: int) -> dict[int, Curve]:
     }
 
 
+def unseen_ms(rows: pd.DataFrame, largest_graph: int) -> float:
+    """Milliseconds of a number of tokens beyond the graphs that was not launched before; 0 if no
+    launch shows them.
+    """
+    is_shown = rows.is_seen & rows.is_unseen & (rows.num_tokens > largest_graph)
+    return max(0.0, fit_terms(rows, largest_graph).unseen) if is_shown.any() else 0.0
+
+
+def by_none(rows: pd.DataFrame, largest_graph: int) -> float:
+    """Nothing: it is launched as any other."""
+    return 0.0
+
+
 def _curve(terms: LaunchTerms, seen: pd.DataFrame, *, is_beyond: bool) -> Curve:
     predicted = sum(terms.ms(num_seqs, is_beyond=is_beyond) for num_seqs in seen.num_seqs)
+    predicted += is_beyond * terms.unseen * seen.is_unseen.sum()
     level = seen.launch.sum() / predicted if predicted else 1.0
     return {
         num_seqs: float(level * terms.ms(num_seqs, is_beyond=is_beyond)) for num_seqs in TABULATED

@@ -36,13 +36,14 @@ def read_steps(folder: Path) -> pd.DataFrame:
 
     planned, result: when it was planned, and when its results were read. ms: from the results
     before, or from its plan if it `is_first`: planned when all results were in. launch: from its
-    plan until the next, which is its launch if it is_first; before_ms, late_ms: from its plan
-    until the results before, and from the next plan until its own. handed_ms: from the results for
-    which the host had waited until its plan; 0 if there were none; handed_behind_ms: that of the
-    next one. prefill, prompt_pairs: new and stored tokens of each prompt, and the pairs of a query
-    and a key. next_end_ms: from the next plan to the next results. slowness: of the host at that
-    time, over its mean; 1 if the file does not show it. pass_s: when the sweeps of prompts among
-    decodes that it is of began, each with the same numbers of decodes; NaN outside them.
+    plan until the next, which is its launch if it is_first; before_ms, late_ms: from its plan until
+    the results before, and from the next plan until its own. handed_ms: from the results for which
+    the host had waited until its plan; 0 if there were none; handed_behind_ms: that of the next
+    one. is_unseen: no iteration before had as many tokens. prefill, prompt_pairs: new and stored
+    tokens of each prompt, and the pairs of a query and a key. next_end_ms: from the next plan to
+    the next results. slowness: of the host at that time, over its mean; 1 if the file does not show
+    it. pass_s: when the sweeps of prompts among decodes that it is of began, each with the same
+    numbers of decodes; NaN outside them.
     Raises InputError for a file that lacks a column.
     """
     table = _table(folder)
@@ -117,6 +118,7 @@ def _with_neighbours(steps: pd.DataFrame) -> pd.DataFrame:
     """With what was planned before and behind each iteration, and its time."""
     steps["prompt_pairs"] = steps.prefill.map(_num_pairs)
     steps["num_tokens"] = steps.prompt_tokens + steps.decodes
+    steps["is_unseen"] = ~steps.num_tokens.duplicated()
     steps["num_seqs"] = steps.prompts + steps.decodes
     steps["before_ms"] = steps.result.shift(1) - steps.planned  # until the results before
     was_first = steps.is_first | steps.is_first.shift(1, fill_value=True)

@@ -55,11 +55,12 @@ def until_next_end_ms(cost: ProfileCost, row: Any, slowness: float = 1.0) -> flo
     times as slow as in its mean.
     """
     before, now, behind = _three(row)
-    launch, next_launch = (_launch(cost, work, slowness) for work in (now, behind))
+    launch = _launch(cost, now, slowness, is_unseen=row.is_unseen)
+    next_launch = _launch(cost, behind, slowness)
     host, before_end = HostLaunches(), cost.iteration(before)
-    launched = host.launch(launch, 0)
+    launched = host.launch(launch, 0, now.num_tokens)
     end = computed_ps(launch, launched, before_end, cost.iteration(now))
-    next_launched = host.launch(next_launch, max(before_end, launched))
+    next_launched = host.launch(next_launch, max(before_end, launched), behind.num_tokens)
     return computed_ps(next_launch, next_launched, end, cost.iteration(behind)) / MS
 
 
@@ -76,8 +77,9 @@ def decodes_ms(cost: ProfileCost, row: Any) -> float:
 def lone_ms(cost: ProfileCost, row: Any) -> float:
     """The time of prompts that are planned when nothing is under way."""
     work = _work(0, 0, row.prefill)
-    launch = _launch(cost, work, 1.0)
-    return computed_ps(launch, HostLaunches().launch(launch, 0), 0, cost.iteration(work)) / MS
+    launch = _launch(cost, work, 1.0, is_unseen=row.is_unseen)
+    launched = HostLaunches().launch(launch, 0, work.num_tokens)
+    return computed_ps(launch, launched, 0, cost.iteration(work)) / MS
 
 
 def _three(row: Any) -> tuple[Work, Work, Work]:
@@ -89,10 +91,11 @@ def _three(row: Any) -> tuple[Work, Work, Work]:
     )
 
 
-def _launch(cost: ProfileCost, work: Work, slowness: float) -> Launch:
+def _launch(cost: ProfileCost, work: Work, slowness: float, *, is_unseen: bool = False) -> Launch:
     launch = launch_of(cost, work)
     assert launch is not None
-    return Launch(round(launch.first_ps * slowness), round(launch.whole_ps * slowness))
+    first, whole, unseen = (round(ps * slowness) for ps in launch)
+    return Launch(first, whole, unseen if is_unseen else 0)
 
 
 def _work(num_seqs: float, context: float, prefill: tuple[tuple[int, int], ...] = ()) -> Work:

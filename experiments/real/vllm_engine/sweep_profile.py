@@ -9,6 +9,7 @@ import pandas as pd
 
 from testbed.core.specs import GpuSpec, ModelSpec
 from testbed.cost.beside_prompts import BESIDE
+from testbed.cost.launches import UNSEEN
 from testbed.cost.sections import FORMAT, check_profile
 from testbed.experiments.real.vllm_engine.decode_fit import DecodeFit, fit_decodes
 from testbed.experiments.real.vllm_engine.forms import OF_SUMS, Form
@@ -59,7 +60,9 @@ def profile_of(steps: pd.DataFrame, machine: Machine, form: Form = OF_SUMS) -> d
     largest_graph = sizes[-1] if sizes else 0
     lone, among = lone_prompts(steps), prompts_among_decodes(steps)
     decodes = fit_decodes(steady_decodes(steps), sizes, form.of_decodes)
-    launches = fit_launches(lone, among, decodes, largest_graph, form.prompts, form.beyond)
+    launches = fit_launches(
+        lone, among, decodes, largest_graph, form.prompts, form.beyond, form.unseen
+    )
     first_launch_ms = launches.first_of(1)
     in_a_row = prompts_in_a_row(steps)
     prompts = fit_prompts(lone, in_a_row, first_launch_ms, largest_graph, form.alone)
@@ -75,6 +78,7 @@ def profile_of(steps: pd.DataFrame, machine: Machine, form: Form = OF_SUMS) -> d
         **_attention(decodes, prompts, machine.model),
         **_beside(within.per_decode, prompts.per_decode, largest_graph, longest),
         **_launches(launches, decodes, prompts.later_ms),
+        **_unseen(launches.unseen, largest_graph),
     }
     profile = {
         "format": FORMAT,
@@ -210,6 +214,14 @@ def _launches(launches: LaunchFit, decodes: DecodeFit, later_ms: float) -> dict[
     if decode_points:
         sections["launch_decodes"] = _section(("part", "num_seqs"), decode_points, note)
     return sections
+
+
+def _unseen(ms: float, largest_graph: int) -> dict[str, Section]:
+    """The part of numbers of tokens that the host has not launched, if there is any."""
+    if not ms:
+        return {}
+    note = "cuBLAS looks kernels up for a number of tokens that is launched the first time"
+    return {UNSEEN: _section(("num_tokens",), [[largest_graph + 1, ms * US]], note)}
 
 
 def _section(
