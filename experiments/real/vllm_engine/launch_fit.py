@@ -70,7 +70,7 @@ def fit_launches(
     slowness = seen.slowness / seen.slowness.mean()
     handed_out = seen.assign(launch=seen.before_ms + seen.handed_ms, slowness=slowness)
     every = pd.concat([lone.assign(is_seen=True, slowness=1.0), handed_out])
-    prompts, unseen_ms = (fit(every, largest_graph) for fit in (curves, unseen))
+    prompts, unseen_ms = curves(every, largest_graph), unseen(every, largest_graph)
     seen = seen[seen.is_seen & (seen.decodes > 0)]
     computing = _computing(seen, "decodes", "decode_context", decodes)
     behind = seen.assign(
