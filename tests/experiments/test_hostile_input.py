@@ -40,6 +40,7 @@ from testbed.traces.csv_lengths import CsvLengths, read_pairs
 from testbed.traces.files import read_json
 from testbed.traces.mooncake import MooncakeJsonl
 from testbed.traces.ragpulse import RagPulseJsonl
+from testbed.traces.servegen import ServeGenFolder
 from testbed.traces.sharegpt import ShareGptJson
 from testbed.traces.synthetic import Fitted
 from testbed.traces.vllm_log import VllmLog
@@ -82,6 +83,11 @@ RAG_PARTS = {
     "4_user_input.jsonl": '{"hash_id": 4, "token_length": 20}',
     "5_web_search.jsonl": '{"hash_id": 5, "token_length": 0}',
 }
+RATES = "0,2.0,1.0,Gamma,0.5,1.0\n600,0,0,,0,0\n1200,1.0,2.0,Weibull,0.5,3.4\n"
+SERVEGEN = (
+    '{"0": {"input_tokens": "{10: 0.5, 20: 0.5}", "output_tokens": "{3: 1.0}"},'
+    ' "1200": {"input_tokens": "{30: 1.0}", "output_tokens": "{0: 0.5, 4: 0.5}"}}'
+)
 
 
 def wmt(*years):
@@ -131,6 +137,17 @@ def rag(part=None, **changed):
     return {"0_trace.jsonl": json.dumps({**RAG, **changed}), **parts}
 
 
+def servegen(rates=RATES, lengths=SERVEGEN):
+    return {"chunk-3-trace.csv": rates, "chunk-3-dataset.json": lengths}
+
+
+def shares(text):
+    """The lengths of a client whose prompts have these shares."""
+    return servegen(
+        lengths=f'{{"0": {{"input_tokens": "{{{text}}}", "output_tokens": "{{1: 1}}"}}}}'
+    )
+
+
 def rows_of(kind, **options):
     return lambda path: kind(path, **options).rows(None, 0)
 
@@ -151,6 +168,7 @@ READERS = {
     "mooncake": ("m.jsonl", rows_of(MooncakeJsonl)),
     "sessions": ("s.jsonl", rows_of(AgentSessions)),
     "ragpulse": ("0_trace.jsonl", rows_of(RagPulseJsonl)),
+    "servegen": ("", rows_of(ServeGenFolder)),
     "json": ("a.json", read_json),
     "pickle": ("lengths.pkl", read_pairs),
     "log": ("log.json", rows_of(VllmLog)),
@@ -344,6 +362,29 @@ FILES = {
             rag({"passage_id": 2, "token_length": -1}),
             ("2_passages.jsonl", "line 1"),
         ),
+    },
+    "servegen": {
+        "two columns": (servegen("0,1\n"), ("chunk-3-trace.csv", "line 1")),
+        "an unknown distribution": (servegen("0,1,1,Pareto,1,1\n"), ("Pareto",)),
+        "nothing in the interval": (servegen("0,0,0,,0,0\n"), ("3600 s",)),
+        "no shape": (servegen("0,1,1,Gamma,1e-300,1\n"), ("Gamma", "1e-300")),
+        "a start that is nan": (servegen("nan,1,1,Gamma,1,1\n"), ("Gamma", "nan s")),
+        "out of order": (servegen("600,1,1,Gamma,1,1\n0,1,1,Gamma,1,1\n"), ()),
+        "the same time twice": (servegen("0,9,1,Gamma,1,1\n0,9,1,Gamma,1,1\n"), ()),
+        "no outputs": (servegen(lengths='{"0": {"input_tokens": "{}"}}'), ()),
+        "a list": (servegen(lengths="[]"), ()),
+        "a negative share": (shares("1: -1"), ()),
+        "an infinite share": (shares("1: 1e999"), ()),
+        "shares of nothing": (shares("1: 0.0"), ()),
+        "a length of 32 bits": (shares(f"{2**31}: 1"), ()),
+        "a length of 80 bits": (shares(f"{10**24}: 1"), ()),
+        "a part of a token": (shares("1.7: 1"), ("1.7",)),
+        "nested too deeply": (shares("(" * 9999), ()),
+        "no client": ({}, ("chunk",)),
+        **{
+            f"a client {name!r}": ({f"chunk-{name}-trace.csv": RATES}, (f"chunk-{name}-trace.csv",))
+            for name in ("x", "", "1.5", "²")
+        },
     },
     "json": {"too deep": ("[" * 100_000, ("line 1",))},
     "pickle": {
@@ -862,6 +903,8 @@ PARTS = {
 
 
 PARTS |= {
+    "no start": (lambda: ServeGenFolder("folder", start_s=-1), ("start_s",)),
+    "no duration": (lambda: ServeGenFolder("folder", duration_s=0), ("duration_s",)),
     "ids of no token": (lambda: CsvLengths("a.csv", tokens_per_id=0), ("tokens_per_id=0",)),
 }
 

@@ -233,7 +233,7 @@ def test_run_id_depends_on_every_input_file(tmp_path):
     (tmp_path / "0_trace.jsonl").write_text("{}")
     passages = tmp_path / "2_passages.jsonl"
     for override, changed in (
-        (f"trace=csv trace.path={folder}", folder / "b.json"),
+        (f"trace=servegen trace.path={folder}", folder / "b.json"),
         (f"trace=ragpulse trace.path={tmp_path / '0_trace.jsonl'}", passages),
     ):
         config = configured((*override.split(), "arrivals=replay"))

@@ -12,6 +12,7 @@ from testbed.traces.azure import AzureCsv
 from testbed.traces.burstgpt import BurstGptCsv
 from testbed.traces.csv_lengths import CsvLengths
 from testbed.traces.mooncake import MooncakeJsonl
+from testbed.traces.servegen import ServeGenFolder
 from testbed.traces.vllm_log import VllmLog
 
 
@@ -456,6 +457,7 @@ REFUSED = [
         lines(SCOPED[0] | {"hash_id_scope": "file"}),
         "neither local nor global",
     ),
+    ("servegen, a file", ServeGenFolder, {}, "t.jsonl", TWO, "reads a folder of clients"),
     ("burstgpt, all failed", BurstGptCsv, {}, "b.csv", BURST + "5,s1,472,0", "another file"),
     (
         "agent sessions, several block sizes",

@@ -6,8 +6,10 @@ import json
 import os
 from pathlib import Path
 
+import numpy as np
 import pytest
 from drawings import numbers
+from refusals import refuses
 from trace_files import pairs, put
 
 from testbed.memory.prefix_cache.eviction.lru import Lru
@@ -19,6 +21,7 @@ from testbed.traces.chat_histories import ChatHistories
 from testbed.traces.csv_lengths import PUBLISHED, CsvLengths, rows_sha256
 from testbed.traces.mooncake import MooncakeJsonl
 from testbed.traces.ragpulse import RagPulseJsonl
+from testbed.traces.servegen import ServeGenFolder, Window, arrivals
 from testbed.traces.synthetic import Fitted
 from testbed.traces.wmt import WmtCsv
 
@@ -106,12 +109,84 @@ def test_ragpulse_takes_ids_of_any_size(tmp_path):
     assert first == second
 
 
+TRACE = "0,2.0,1.0,Gamma,0.5,1.0\n600,0,0,,0,0\n1200,1.0,2.0,Weibull,0.5,3.4\n"
+DATASET = {
+    "0": {"input_tokens": "{10: 0.5, 20: 0.5}", "output_tokens": "{3: 1.0}"},
+    "1200": {"input_tokens": "{30: 1.0}", "output_tokens": "{0: 0.5, 4: 0.5}"},
+}
+
+
+def servegen_folder(tmp_path, trace=TRACE, dataset=DATASET):
+    put(tmp_path, "chunk-3-trace.csv", trace)
+    put(tmp_path, "chunk-3-dataset.json", json.dumps(dataset))
+    return str(tmp_path)
+
+
+def test_servegen_reads_limits_and_repeats_the_length_of_the_last_window(
+    tmp_path,
+):
+    lengths = {"input_tokens": {"2147483647": 1.0}, "output_tokens": {"0": 0.0, "7": 3.0}}
+    for shape in (0.01, 1e4):
+        trace = f"0,100000,1,Gamma,{shape},1\n0.01,100000,1,Weibull,1e4,1\n0.02,0,0,,0,0\n"
+        rows = ServeGenFolder(
+            servegen_folder(tmp_path, trace, {"0": lengths}), duration_s=0.03
+        ).rows(None, 0)
+        assert set(pairs(rows)) == {(2**31 - 1, 7)}
+        assert (rows.arrival_s < 0.03).all()
+    for trace, last_s in (("0,9,1,Gamma,1,1\n50,9,1,Gamma,1,1\n", 100), ("0,9,1,Gamma,1,1\n", 600)):
+        times = (
+            ServeGenFolder(servegen_folder(tmp_path, trace, {"0": lengths})).rows(None, 0).arrival_s
+        )
+        assert last_s - 2 < times[-1] < last_s
+    for trace in (
+        "0,100001,1,Gamma,1,1\n",
+        "0,1,1,Gamma,10001,1\n",
+        "2e15,1,1,Gamma,1,1\n",
+        "-1,1,1,Gamma,1,1\n",
+        "0,1,1,Gamma,0.0009,1\n",
+    ):
+        refuses(
+            "line 1: Gamma gaps from",
+            ServeGenFolder(servegen_folder(tmp_path, trace)).rows,
+            None,
+            0,
+        )
+    refuses(
+        "line 1: Weibull gaps from",
+        ServeGenFolder(servegen_folder(tmp_path, "0,1,1,Weibull,0.09,1\n")).rows,
+        None,
+        0,
+    )
+    burst = ServeGenFolder(
+        servegen_folder(tmp_path, "0,0.37,12,Gamma,0.0067,400\n", {"0": lengths})
+    )
+    assert len(burst.rows(None, 0))  # the most uneven client of m-mid
+    latest = ServeGenFolder(servegen_folder(tmp_path, "1e15,1,1,Gamma,1,1\n"))
+    refuses("no client sends from 0 s to 3600 s", latest.rows, None, 0)
+
+
+@pytest.mark.parametrize("pattern", ["Gamma", "Weibull"])
+def test_servegen_gaps_have_the_mean_of_the_rate(pattern):
+    times = arrivals(
+        Window(start_s=100.0, end_s=100_100.0, rate=0.5, pattern=pattern, shape=0.8),
+        np.random.default_rng(1),
+    )
+    assert len(times) == pytest.approx(50_000, rel=0.02)
+    assert times.min() >= 100
+
+
 DRAWN = {
     "sharegpt": lambda folder: Fitted("sharegpt").rows(12, 3),
     "alpaca below 60": lambda folder: Fitted("alpaca", registered_prefix=9).rows(12, 3, 60),
     "wmt": lambda folder: Fitted("wmt").rows(12, 3),
     "chat": lambda folder: ChatFitted(answer_scale=0.5).rows(14, 1),
     "histories": lambda folder: ChatHistories(max_prompt=99).rows(14, 2),
+    "servegen": lambda folder: ServeGenFolder(
+        servegen_folder(folder), start_s=580, duration_s=632
+    ).rows(None, 1, 34),
+    "from an end": lambda folder: ServeGenFolder(
+        servegen_folder(folder), start_s=600, duration_s=612
+    ).rows(None, 1),
 }
 
 
@@ -123,6 +198,10 @@ def test_a_seed_draws_the_same_rows_everywhere(name, tmp_path, snapshot):
     lines = zip(*(column for column in columns if column is not None), strict=True)
     head = f"{name}: {rows.tokens_per_id} tokens an id, a prefix of {rows.registered_prefix}"
     assert "\n".join([head, *map(numbers, lines)]) == snapshot
+
+
+def test_servegen_requires_replayed_arrivals(tmp_path):
+    refuses("arrivals=replay", lambda: ServeGenFolder(str(tmp_path)).rows(3, 0))
 
 
 DATA = Path(os.environ.get("TESTBED_SHARED", Path(__file__).parents[3] / "shared")) / "data"
