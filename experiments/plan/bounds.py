@@ -146,9 +146,7 @@ class Bounds:
         return tokens * self.machine.token_s / self.machine.num_prefill_engines
 
     def _decodes_s(self) -> float:
-        """Seconds of the outputs' matrix products, and if all engines do both, of the prompts'
-        too.
-        """
+        """Seconds of the outputs' matrix products; if all engines do both, of the prompts' too."""
         is_split = self.machine.config.prefill_replicas is not None
         tokens = self.demand.output_len - 1 + (0 if is_split else self.demand.own_len)
         return self._cheapest(tokens) * self.machine.token_s / self.machine.num_decode_engines

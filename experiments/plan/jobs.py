@@ -32,9 +32,7 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Place:
-    """The place in which runs are simulated: the folder of their folders, and that in which the
-    user is.
-    """
+    """The folder of the run folders, and the folder in which the user is."""
 
     runs: Path
     working_folder: Path

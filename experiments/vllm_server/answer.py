@@ -241,9 +241,7 @@ def _tokens_of(question: Question) -> int:
 
 
 def _memory_of(server: Server, memory_terms: Terms) -> dict[str, Any]:
-    """The fields of a Fit that say how the memory of a GPU is divided; null if the command gives
-    the pool.
-    """
+    """The fields of a Fit on how a GPU's memory is divided; null if the command gives the pool."""
     memory, seen = server.pool.memory, seen_gib(server.gpu, memory_terms)
     return {
         "gpu_memory_gib": seen.gib,

@@ -87,9 +87,7 @@ def _smaller_gib(limits: Limits, rmse_gib: float) -> float:
 
 
 def unlogged_parts(server: Server) -> tuple[str, ...]:
-    """The parts of a server's memory that none of the logged start-ups has, to which their error
-    says nothing.
-    """
+    """The parts of a server's memory that no logged start-up has: their error is not known."""
     parts = {
         "states of layers": server.model.states is not None,
         "a drafter": server.speculative is not None,

@@ -217,9 +217,7 @@ def _check_scheduler(
 
 
 def _check_rule(make_rule: MakeRule, pools: list[PoolSpec]) -> ClauseBroken | None:
-    """The first clause that a preemption rule breaks, if single sequences and groups run out of
-    slots.
-    """
+    """The first clause that a preemption rule breaks, if sequences and groups lack slots."""
     with plug_in_errors("preemption", Part(make_rule).name):
         with_lengths(make_rule, {})(AnalyticCost(MODEL, SERVER, EFFICIENCIES))
     for make, pool in product(POLICIES, pools):

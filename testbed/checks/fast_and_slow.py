@@ -228,9 +228,7 @@ def described(request: Request) -> str:
 
 
 def disagreement(case: Case, requests: list[Request], prefix: int) -> ClauseBroken | None:
-    """The disagreement of a run with one step by step, with the same again, or with one of another
-    future.
-    """
+    """The disagreement of a run with itself step by step, again, or with another future."""
     fast = case.serve(requests, prefix)
     if parts := unequal(fast, case.serve(requests, prefix)):
         return ClauseBroken(9, f"the same requests served again differ in {', '.join(parts)}")

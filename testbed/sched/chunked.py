@@ -1,6 +1,4 @@
-"""Chunked prefill (Sarathi): decodes first; what is left of the token budget goes to chunks of
-prompts.
-"""
+"""Chunked prefill (Sarathi): decodes first, the rest of the budget for chunks of prompts."""
 
 from typing import ClassVar
 

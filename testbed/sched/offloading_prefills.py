@@ -89,9 +89,7 @@ class OffloadingPrefills(ConcurrentPrefills):
         return answer
 
     def _admit(self, group: SequenceGroup, hit: CacheHit, plan: Plan, budget: int) -> int:
-        """Admit a waiting group, wherever it stands; the budget that is left, 0 if it lacks
-        slots.
-        """
+        """Admit a waiting group, wherever it stands; the budget left, 0 if it lacks slots."""
         waiting = self.state.waiting
         num_tokens = self.first_tokens(group, budget, hit, plan)
         if not num_tokens:

@@ -156,9 +156,7 @@ class Plan:
 
     @property
     def repeats(self) -> bool:
-        """True if the iteration is a plain decode step, whose cost may be computed as one of
-        many.
-        """
+        """True if the iteration is a plain decode step, whose cost may be one of many."""
         return bool(self.decode_seqs) and not (
             self.chunks or self.ops or self.swapped_in or self.forks
         )
@@ -250,9 +248,7 @@ def windows_of(plan: Plan, batch: Batch, sizes: tuple[int, ...]) -> tuple[Window
 
 
 def summed(ops: list[Ops]) -> Summed:
-    """Copies by length, moves by tiers and length, and what policies count by name; each kind in
-    order.
-    """
+    """Copies by length, moves by tiers and length, policies' counts by name; each in order."""
     copies: dict[int, int] = {}
     extra: dict[str, int] = {}
     moved: list[Move] = []

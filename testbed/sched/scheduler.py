@@ -438,9 +438,7 @@ class IterationLevel(Scheduler):
         return PromptPlans(self) if can and self.is_steady and not self.steps_in_turn else None
 
     def limit_chunks(self) -> None:
-        """Called before prompts are put into a plan: set the longest chunk, if it depends on the
-        requests.
-        """
+        """Called before prompts are planned: set the longest chunk, if requests decide it."""
 
     def continue_prefills(self, plan: Plan) -> None:
         """Plan the next chunks of the prompts in prefill, if `prompts` only begins some.

@@ -1,6 +1,4 @@
-"""Iteration-level scheduling (Orca): an iteration is either prompts or decodes, and prompts go
-first.
-"""
+"""Iteration-level scheduling (Orca): an iteration is prompts or decodes, prompts first."""
 
 from typing import ClassVar
 

@@ -175,9 +175,7 @@ class SchedulerState(Queues):
             self.end_leases(continued_by(self.leased, group.request))
 
     def _resume(self, group: SequenceGroup, num_tokens: int, plan: Plan) -> Answers:
-        """The slots that a partially preempted group lacks for num_tokens more tokens, or for all
-        that it has.
-        """
+        """The slots that a partially preempted group lacks for num_tokens more, or all it has."""
         seq, estimates = group.sequences[0], self.memory.estimates
         num_tokens = min(group.prefill_len, seq.num_stored + num_tokens)
         fits = estimates is not None and estimates.fits(seq, num_tokens, NO_HIT)
@@ -190,9 +188,7 @@ class SchedulerState(Queues):
         return [GRANTED]
 
     def load(self, group: SequenceGroup, num_tokens: int, plan: Plan, hit: CacheHit) -> bool:
-        """Begin to load what lower tiers have of a waiting group; False if there are no slots
-        for it now.
-        """
+        """Begin to load a waiting group from lower tiers; False if there are no slots for it."""
         transfers = self.memory.transfers
         assert transfers is not None, "asked of a policy that loads"
         answer = one_answer(self.policy, transfers.load(group.sequences[0], num_tokens, hit))
@@ -214,9 +210,7 @@ class SchedulerState(Queues):
                 self.not_loaded.remove(group)
 
     def schedule_chunk(self, group: SequenceGroup, new: int, plan: Plan) -> None:
-        """The next `new` tokens of the group's prefill run in this plan; a later admission may find
-        them.
-        """
+        """The next `new` tokens of the prefill run in this plan; later admissions may find them."""
         chunk = self.cut_chunk(group, new, plan)
         self.publish(chunk.seq, chunk.num_stored + new)
 
@@ -260,9 +254,7 @@ class SchedulerState(Queues):
         group.resident = list(group.sequences)
 
     def choose_parents(self, group: SequenceGroup, parents: tuple[tuple[int, int], ...]) -> None:
-        """A beam group has new candidates: those that did not survive continue from others' tokens
-        (Fig. 9).
-        """
+        """A beam group has new candidates: others continue from survivors' tokens (Fig. 9)."""
         if group.batch is not None and self.memory.forks is not None:
             self.pending_forks.fork_members(group, parents)
             return

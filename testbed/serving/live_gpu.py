@@ -1,6 +1,4 @@
-"""An engine on a GPU behind asyncio, in a process of its own, so that neither waits for the other's
-Python.
-"""
+"""An engine on a GPU behind asyncio, in its own process: neither waits for the other."""
 
 import asyncio
 import multiprocessing

@@ -25,9 +25,7 @@ class Decoder(Protocol):
 
 
 class Tokenizer(Protocol):
-    """Turns text into token ids, and token ids into text. num_ids: ids are below it; None: of
-    any size.
-    """
+    """Turns text into token ids and back. num_ids: ids are below it; None: of any size."""
 
     num_ids: int | None
 

@@ -92,9 +92,7 @@ class Limits:
 
 @dataclass(frozen=True)
 class ServerMemory:
-    """GiB of each GPU: free before the weights, the weights, and the share of the former that is
-    used.
-    """
+    """GiB of each GPU: free before the weights, the weights, and the used share of the former."""
 
     free: float
     weights: float

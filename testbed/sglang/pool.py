@@ -120,9 +120,7 @@ def cells_of(model: ModelSpec, num_gpus: int, *, windows: bool) -> CellBytes:
 
 
 def pool_of(cells: CellBytes, num_bytes: int, page_size: int, ratio: float) -> TokenPool:
-    """The pool of num_bytes bytes on each GPU. ratio: tokens of windows by those of full
-    attention.
-    """
+    """The pool of num_bytes bytes on each GPU. ratio: window tokens by those of full attention."""
     most = num_bytes // cells.full
     if cells.window:
         most = int(num_bytes // (cells.full + ratio * cells.window))

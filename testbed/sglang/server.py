@@ -1,6 +1,4 @@
-"""The server that a SGLang command starts: its limits, its memory and its pool, or SGLang's own
-refusal.
-"""
+"""The server that a SGLang command starts: limits, memory and pool, or SGLang's refusal."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace

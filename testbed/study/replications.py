@@ -16,9 +16,7 @@ MORE_SEEDS = f"{NOT_DISTINGUISHABLE}: that interval includes 0; more seeds (--se
 
 
 class Interval(NamedTuple):
-    """The mean of `num_values` replications, and half the width of its 95% interval: None for one
-    value.
-    """
+    """The mean of `num_values` replications, and half its 95% interval: None for one value."""
 
     mean: float
     half_width: float | None

@@ -1,3 +1,1 @@
-"""The comparison of finished runs, simulated or on a GPU, that `testbed compare` prints, writes and
-draws.
-"""
+"""The comparison of finished runs that `testbed compare` prints, writes and draws."""

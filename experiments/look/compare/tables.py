@@ -60,9 +60,7 @@ def latencies(requests: pd.DataFrame) -> pd.DataFrame:
 
 
 def ttft_by_arrival(requests: pd.DataFrame) -> tuple[pd.Series, pd.Series]:
-    """The mean TTFT (s) of the requests that arrived in each of at most INTERVALS equal intervals
-    (s).
-    """
+    """The mean TTFT (s) of the arrivals in each of at most INTERVALS equal intervals (s)."""
     arrival = requests["arrival_s"]
     interval = np.minimum(arrival * INTERVALS // max(float(arrival.max()), 1e-9), INTERVALS - 1)
     means = requests[["arrival_s", "ttft_s"]].groupby(interval).mean()

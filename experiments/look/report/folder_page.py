@@ -1,6 +1,4 @@
-"""The page that `testbed report` writes: the parts of each folder, by the command that wrote the
-folder.
-"""
+"""The page of `testbed report`: the parts of each folder, by the command that wrote it."""
 
 import json
 from collections.abc import Iterator, Sequence
@@ -60,9 +58,7 @@ def anchor(title: str) -> str:
 
 
 def many_runs(folder: str, runs: Sequence[FinishedRun]) -> Markup:
-    """Curves of a sweep, a table with the differing keys as columns, and a card for each run with
-    tables.
-    """
+    """Curves of a sweep, a table of the differing keys, and a card for each run with tables."""
     runs, different = _by_differences(runs)
     names = [words or run.name for run, words in zip(runs, words_of_each(different), strict=True)]
     named = list(zip(runs, names, strict=True))

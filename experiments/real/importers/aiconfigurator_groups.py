@@ -29,9 +29,7 @@ Tables = Mapping[str, Any]
 
 
 def add_latent(imported: Imported, tables: Tables, kv_dtype: str, weights: str) -> None:
-    """Latent attention with its matrix products: vLLM's module of DeepSeek-V3, by heads of a
-    GPU.
-    """
+    """Latent attention with its matrix products: vLLM's module of DeepSeek-V3, by a GPU's heads."""
     model, heads = imported.model, imported.model.num_heads // imported.num_gpus
     kind = {"num_heads": heads, "kv_cache_dtype": kv_dtype, "gemm_type": weights}
     decode, prefill = (
@@ -55,9 +53,7 @@ def add_latent(imported: Imported, tables: Tables, kv_dtype: str, weights: str) 
 
 
 def rows_of_kind(tables: Tables, name: str, kind: Mapping[str, Any]) -> Any:
-    """The rows of a kind in the table `name`. Raises InputError if there is no such table, or no
-    such row.
-    """
+    """The rows of a kind in the table `name`. Raises InputError without such a table or row."""
     if name not in tables:
         raise InputError(
             key=name,
@@ -76,9 +72,7 @@ def rows_of_kind(tables: Tables, name: str, kind: Mapping[str, Any]) -> Any:
 
 
 def add_experts(imported: Imported, tables: Tables) -> None:
-    """A layer's mixture of experts by tokens, for each distribution of tokens over experts that was
-    measured.
-    """
+    """A layer's mixture of experts by tokens, for each measured distribution over experts."""
     model, experts = imported.model, imported.model.experts
     assert experts is not None
     bits = model.weight_bits if experts.bits is None else experts.bits
@@ -170,9 +164,7 @@ def _delta_net_points(rows: Any) -> tuple[Points, Points]:
 
 
 def _roofline_points(imported: Imported, state_bytes: int) -> tuple[Points, Points]:
-    """Decodes and prefills by the memory's bandwidth: a state is read and written, a tail of tokens
-    read.
-    """
+    """Decodes and prefills by the memory's bandwidth: a state is read and written, a tail read."""
     states = imported.model.states
     us_of_bandwidth = 1e6 if states is not None and states.num_tokens else 2e6
     us = round(us_of_bandwidth * state_bytes / _sheet(imported).memory_bandwidth, 3)

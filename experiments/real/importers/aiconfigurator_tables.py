@@ -54,9 +54,7 @@ Place = tuple[tuple[int, int], float, float]
 
 
 def checked_rows(table: Any, path: Path) -> Any:
-    """The table itself, if every number that is read of it is one, at least 0; a latency must be
-    above 0.
-    """
+    """The table itself, if all that is read of it are numbers of at least 0, a latency above."""
     for name in NUMBERS.intersection(table.columns):
         wrong = (
             ~np.isfinite(table[name])
@@ -232,9 +230,7 @@ def prefill_points(rows: Any, heads: int, kv_heads: int, notes: list[str], every
 
 
 def attention_rows(table: Any, head_size: int, kv_dtype: str, notes: list[str]) -> Any:
-    """Rows of full attention with K and V of this type, of this head size or of the nearest that
-    was measured.
-    """
+    """Rows of full attention with this type of K and V, of the nearest measured head size."""
     rows = typed_rows(table, kv_dtype, 0)
     sizes = sorted(rows["head_dim"].unique().tolist())
     near = min(sizes, key=lambda size: abs(size - head_size))
@@ -259,9 +255,7 @@ def typed_rows(table: Any, kv_dtype: str, window: int) -> Any:
 
 
 def _queries(rows: Any, queries: int, notes: list[str]) -> tuple[Any, int]:
-    """The rows with `queries` query heads for each head of K and V, or the nearest number that was
-    measured.
-    """
+    """The rows with `queries` query heads for each head of K and V, or the nearest number."""
     ratio = rows["num_heads"] // rows["num_key_value_heads"]
     divides = rows["num_heads"] % rows["num_key_value_heads"] == 0
     measured = sorted(ratio[divides].unique().tolist())
@@ -275,9 +269,7 @@ def _queries(rows: Any, queries: int, notes: list[str]) -> tuple[Any, int]:
 
 
 def _at_whole_counts(measured: list[tuple[float, float]]) -> list[tuple[int, float]]:
-    """The times at whole numbers of sequences: if the measured ones are not whole, linear
-    between them.
-    """
+    """The times at whole numbers of sequences, linear between measured ones."""
     counts, us = zip(*sorted(measured), strict=True)
     near = {int(count) for count in counts} | {int(count) + 1 for count in counts}
     inside = [n for n in near if counts[0] <= n <= counts[-1]]

@@ -47,9 +47,7 @@ def model_named(name: str) -> ModelSpec:
 
 
 def known_name(name: str) -> tuple[str, str, int | None]:
-    """A name that others use, without its owner; ours for it, and the longest sequence if it is
-    another.
-    """
+    """A name that others use, without its owner; ours for it; the longest sequence if another."""
     short = name.rpartition("/")[2].lower()
     if short in ALIASES:
         return short, *ALIASES[short]
@@ -65,9 +63,7 @@ def gpu_named(name: str) -> GpuSpec:
 
 
 def gpu_of_device(device: str) -> GpuSpec | None:
-    """The data sheet of a device by our name or the one its driver gives it, None if the config
-    tree has none.
-    """
+    """The data sheet of a device by our name or its driver's; None if the config tree has none."""
     sheets = {
         name: yaml_values(path.read_text(encoding="utf-8"))
         for name, path in files_of("gpu").items()
@@ -83,9 +79,7 @@ def gpu_of_device(device: str) -> GpuSpec | None:
 
 
 def data_sheet(name: str | None, device: str, source: object) -> GpuSpec | None:
-    """The data sheet that is asked for, else the device's own, None if there is none: of no other
-    device.
-    """
+    """The data sheet asked for, else the device's own if there is one: of no other device."""
     own_sheet = gpu_of_device(device)
     if name is None:
         return own_sheet

@@ -1,6 +1,4 @@
-"""The installed vLLM: its Scheduler, built from our configuration, without a GPU or a model's
-weights.
-"""
+"""The installed vLLM: its Scheduler, of our configuration, without a GPU or weights."""
 
 import json
 import logging
@@ -112,9 +110,7 @@ class Options:
 
 
 def options_of(setup: Setup) -> Options:
-    """The options of the same server. Raises InputError for a part or a value that vLLM V1 does not
-    have.
-    """
+    """The options of the same server. Raises InputError for parts or values that vLLM V1 lacks."""
     scheduler = _vllms_scheduler(setup)
     _check_parts(setup)
     _check_values(setup)

@@ -99,9 +99,7 @@ class Starter:
                 return _answered(stages, tuple(weights))
 
     def _built_stage(self, rank: int, config: Any) -> int:
-        """The bytes of the parameters of a pipeline stage, whose layers are in its configuration
-        then.
-        """
+        """The bytes of a pipeline stage's parameters, whose layers its configuration has then."""
         from vllm.config import set_current_vllm_config
 
         compiled = config.compilation_config.mode
@@ -132,9 +130,7 @@ class Starter:
 
 
 def _reader() -> Callable[[str], Any]:
-    """Reads words of a command as vLLM's own EngineArgs. Raises ValueError if its parser ends
-    the program.
-    """
+    """Reads words of a command as vLLM's own EngineArgs. Raises ValueError if they are wrong."""
     from vllm.engine.arg_utils import EngineArgs
     from vllm.utils.argparse_utils import FlexibleArgumentParser
 

@@ -61,9 +61,7 @@ class Group:
 
 
 class Moves:
-    """Groups by request id, the batch that decodes, and what the present plan will compute when it
-    runs.
-    """
+    """Groups by request id, the batch that decodes, and what the present plan will compute."""
 
     def __init__(self, make: MakePolicy, pool: PoolSpec, thorough: bool = True) -> None:
         self.questions = Questions(make, pool, thorough)
@@ -77,9 +75,7 @@ class Moves:
         self._steps = 0
 
     def admit(self, group: Group, chunk: int) -> bool:
-        """First slots, for a new group or one that was preempted, and its first chunk in the
-        plan.
-        """
+        """First slots, for a new or a preempted group, and its first chunk in the plan."""
         is_split = group.differs or self.memory.forks is None
         seqs = group.sequences if is_split else [group.first]
         num_tokens = (
@@ -104,9 +100,7 @@ class Moves:
         return True
 
     def _place(self, seq: Sequence, start: int, end: int) -> None:
-        """The tokens from `start` to `end`, if any, run in this plan; a later admission may find
-        them.
-        """
+        """The tokens from `start` to `end` run in this plan; a later admission may find them."""
         if start < end:
             self._plan.append(Write(seq, start, end - start))
             self._publish(seq, end)
@@ -118,9 +112,7 @@ class Moves:
         self.witness.publish(seq, num_tokens)
 
     def run_plan(self) -> None:
-        """The plan runs; then every group whose prompt is computed is forked, and transfers may
-        begin.
-        """
+        """The plan runs; then groups with computed prompts are forked, and transfers may begin."""
         if self._plan:
             self._compute()
         if self.memory.transfers is not None:
@@ -235,9 +227,7 @@ class Moves:
                 self._publish(seq, seq.num_stored)
 
     def truncate(self, group: Group, num_tokens: int) -> None:
-        """It gives its last slots back, but for the first, and will compute what they stored
-        again.
-        """
+        """It gives its last slots back, but for the first, and will compute their tokens again."""
         self._leave(group)
         seq, left = group.first, max(group.first.num_slots - num_tokens, 1)
         self.questions.log.append(f"truncate({seq}, {seq.num_slots - left})")

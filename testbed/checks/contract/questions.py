@@ -124,9 +124,7 @@ class Questions:
         require(8, has_prefix, f"{reported} of a registered prefix of {self.registered_prefix}")
 
     def _check_refused(self, name: str, ask: Any, answer: Refusal) -> None:
-        """A request that is refused for ever does not fit an empty pool, and one that is refused
-        for now does.
-        """
+        """A request refused for ever does not fit an empty pool; one refused for now does."""
         self.refused, fresh = (name, ask), ask(self.fresh())
         if answer.is_final:
             is_final = isinstance(fresh, Refusal) and fresh.is_final
@@ -271,9 +269,7 @@ def _move(memory: Capabilities, seqs: list[Sequence], tier: str) -> Answer:
 
 
 def check_max_seq_len(memory: Capabilities, request: Incoming, final_len: int) -> None:
-    """The empty policy can serve the request to its end exactly if max_seq_len() is at least its
-    final length.
-    """
+    """The empty policy serves exactly the requests that end within max_seq_len()."""
     longest: object = memory.policy.max_seq_len(request.prompt_len, request.num_seqs)
     require(3, type(longest) is int, f"max_seq_len() is {longest!r}")
     assert isinstance(longest, int)

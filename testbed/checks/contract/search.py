@@ -1,6 +1,4 @@
-"""Run the contract against any policy and report what broke, with the shortest calls that break
-it.
-"""
+"""Run the contract against any policy; report what broke, with the shortest such calls."""
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import fields, replace
@@ -178,9 +176,7 @@ class Harness(Moves):
 def broken_by(
     make: MakePolicy, pool: PoolSpec, calls: list[Call], *, twice: bool = True
 ) -> ClauseBroken | None:
-    """The clause that the calls break. They are carried out `twice` for clause 9, which nothing
-    else needs.
-    """
+    """The clause that the calls break. They are carried out `twice` for clause 9 alone."""
     harness = Harness(make, pool)
     try:
         history = harness.run(calls)

@@ -1,6 +1,4 @@
-"""Clauses 6 and 7: steps that are guaranteed are granted, and several at once equal the same steps
-one by one.
-"""
+"""Clauses 6 and 7: guaranteed steps are granted, and several at once equal single ones."""
 
 import copy
 from collections.abc import Iterable, Sequence

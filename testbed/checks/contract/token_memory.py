@@ -1,6 +1,4 @@
-"""A memory that stores tokens, tier by tier; the tokens of prompts, and what must be found of them
-(clause 8).
-"""
+"""A memory that stores tokens by tier; prompts' tokens, and what must be found (clause 8)."""
 
 from collections.abc import Container, Hashable, Iterable
 from itertools import count, islice
@@ -41,9 +39,7 @@ class TokenMemory:
             self.in_transit[move_id] = (move, *self._ends(move))
 
     def land(self, move_id: int) -> None:
-        """The transfer has ended, and no other call has written to what it reads or writes
-        meanwhile.
-        """
+        """The transfer has ended, and no other call has written to what it reads or writes."""
         move, read, written = self.in_transit.pop(move_id)
         name = f"transfer {move_id} from {move.source} to {move.target}"
         now_read, now_written = self._ends(move)
@@ -109,9 +105,7 @@ class Stories:
     def prompt(
         self, seq_ids: list[int], call: Admit, prompt_len: int, prefix: int
     ) -> tuple[int, ...]:
-        """The prompt of these new sequences, which begins with a registered prefix of `prefix`
-        tokens, if any.
-        """
+        """The prompt of these new sequences, which begins with the registered `prefix` tokens."""
         story, shared = (PREFIX, prefix) if prefix else (call.story, min(call.shared, prompt_len))
         for seq_id in seq_ids:
             self._announced[seq_id] = story, 0 if prefix else shared
@@ -121,9 +115,7 @@ class Stories:
         self._declared[seq_id] = num_cached
 
     def publish(self, seq_id: int, num_tokens: int, tables: Tables) -> None:
-        """The first num_tokens tokens are declared: its new blocks become findable unless equal
-        ones may be.
-        """
+        """The first num_tokens tokens are declared: blocks without an equal become findable."""
         size, before = self.block_size, self._declared[seq_id]
         self._declared[seq_id] = max(before, num_tokens)
         story, shared = self._announced[seq_id]

@@ -24,9 +24,7 @@ from testbed.memory.policy import UNBOUNDED_LEN, PoolSpec
 
 
 class Write(NamedTuple):
-    """`num_tokens` tokens of a sequence behind the first `start` are computed when the plan
-    runs.
-    """
+    """`num_tokens` tokens of a sequence behind the first `start` are computed by the plan."""
 
     seq: Sequence
     start: int
@@ -76,9 +74,7 @@ class Witness:
         self._num_pinned = num_tokens
 
     def entered(self, seq: Sequence, num_cached: int) -> None:
-        """`seq` is on the device; its first num_cached tokens are reported as stored when the plan
-        has run.
-        """
+        """`seq` is on the device; its first num_cached tokens are stored when the plan has run."""
         self.resident[seq.seq_id] = seq
         self.num_found_of[seq.seq_id] = num_cached
         self.stories.entered(seq.seq_id, num_cached)
@@ -91,9 +87,7 @@ class Witness:
         self.stories.publish(seq.seq_id, num_tokens, self.tables())
 
     def rejected(self, seq: Sequence) -> None:
-        """Marks the tokens that `seq` has computed behind its stored ones as other than those that
-        follow.
-        """
+        """Marks the computed tokens behind the stored ones of `seq` as other than the next ones."""
         del self.tokens[seq.seq_id][seq.num_stored :]
 
     def forked(self, parent: Sequence, child: Sequence) -> None:
@@ -183,9 +177,7 @@ class Witness:
             )
 
     def check_alone(self, seqs: Iterable[Sequence], num_tokens: int) -> None:
-        """Clause 5: each of these is about to write its last num_tokens tokens, where no other may
-        read.
-        """
+        """Clause 5: each is about to write its last num_tokens tokens, where no other may read."""
         tables = self.tables()
         holders = Counter(chain(self.pinned, *tables.values()))
         for seq in seqs if num_tokens and self.capabilities.forks is not None else ():
@@ -214,9 +206,7 @@ class Witness:
         return {seq_id: slots_of(self.policy.table(seq)) for seq_id, seq in self.resident.items()}
 
     def _not_found(self, seq_id: int, tables: list[GroupTable]) -> Iterator[int]:
-        """The slots of a sequence but for those with tokens that it found since the last plan
-        ran.
-        """
+        """The slots of a sequence, without those found since the last plan ran."""
         num_found = self.num_found_of.get(seq_id, 0)
         for _, extents, first, slots_per_token in tables:
             skipped = max(num_found - first, 0)

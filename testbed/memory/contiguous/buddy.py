@@ -1,6 +1,4 @@
-"""A buddy allocator over a range of units, independent of sequences (Knuth, TAOCP vol. 1, section
-2.5).
-"""
+"""A buddy allocator over a range of units (Knuth, TAOCP vol. 1, section 2.5)."""
 
 
 class BuddyAllocator:

@@ -32,9 +32,7 @@ from testbed.memory.policy import PoolSpec
 
 
 class Reservation(NamedTuple):
-    """A buddy range of 2^order blocks that begins at `block`, of which `slots` slots were
-    requested.
-    """
+    """A buddy range of 2^order blocks from `block` on, of which `slots` slots were requested."""
 
     block: int
     order: int
@@ -113,9 +111,7 @@ class Contiguous(LeasingPolicy):
         self._buddy.free(held.block, held.order)
 
     def copy_prompt(self, parent: Sequence, child: Sequence) -> Ops:
-        """Copy the whole range, also slots without tokens, as the artifact's
-        BuddyBlockSpaceManager.fork does.
-        """
+        """Copy the whole range, as the artifact's BuddyBlockSpaceManager.fork does."""
         source, target = self._reservations[parent.seq_id], self._reservations[child.seq_id]
         size = self.block_size
         places = source.block * size, target.block * size, size << source.order

@@ -1,6 +1,4 @@
-"""Old tokens in fewer bits: a group of tokens is packed into fewer blocks when newer ones are
-enough.
-"""
+"""Old tokens in fewer bits: a group of tokens moves to fewer blocks when enough are newer."""
 
 from testbed.core.errors import InputError
 from testbed.core.units import PositiveTokens

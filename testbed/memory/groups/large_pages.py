@@ -121,9 +121,7 @@ class LargePages(PagePool):
         )
 
     def _hold(self, column: int, large: int, change: int) -> None:
-        """So many more small pages of a large one are held; free ones are in `_cut` before and
-        after.
-        """
+        """More small pages of a large one are held; free ones are in `_cut` before and after."""
         held = self._held[column]
         before, after = held[large], held[large] + change
         sign = (after == 0) - (before == 0)

@@ -34,9 +34,7 @@ class NoCache:
         """`seq` holds these pages too."""
 
     def make_free(self, needed: list[int]) -> None:
-        """Make the needed pages of each column free; `fits` of the pool has confirmed that this is
-        possible.
-        """
+        """Make the needed pages of each column free; `fits` has confirmed that this is possible."""
 
     def dropping(self, table: PageTable) -> None:
         """The sequence is about to give back what its next tokens do not read."""
@@ -60,9 +58,7 @@ class NoCache:
         """Raise AssertionError if an invariant is broken."""
 
     def unshared(self, unread: Pages) -> Pages:
-        """The pages that no sequence holds once those that hold them here have returned
-        them.
-        """
+        """The pages that no sequence holds once those that hold them here have returned them."""
         if not self.holders:
             return unread
         counts = Counter((i, page) for i, pages in enumerate(unread) for page in pages)
@@ -151,9 +147,7 @@ class PageCache(NoCache):
         return any(pages[-1] in unready for column, pages in columns if pages and not column.width)
 
     def begin_plan(self) -> bool:
-        """States that the iterations planned so far compute can be read from now on; whether there
-        are any.
-        """
+        """States of the iterations planned so far can be read from now on; whether any are."""
         had_any = self.has_unready()
         self.unready.clear()
         return had_any

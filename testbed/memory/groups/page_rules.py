@@ -65,9 +65,7 @@ class PagePool:
 
     @property
     def idle_units(self) -> int:
-        """Units of idle pages, with what these make unusable: all are free once these are put
-        back.
-        """
+        """Units of idle pages, with what these make unusable: all are free once put back."""
         parts = zip(self.idle, self.blank, self._sizes, strict=True)
         return sum((len(pages) - len(blank)) * size for pages, blank, size in parts)
 

@@ -1,6 +1,4 @@
-"""The pages of one sequence in every column, those that no sequence holds, and which pages have
-which content.
-"""
+"""The pages of a sequence by column, those that no sequence holds, and the pages' contents."""
 
 from bisect import bisect_left
 from collections.abc import Container, Iterable, Iterator
@@ -110,9 +108,7 @@ class PageTable:
         return ceil_div(num_tokens, self.pool.block_size) - num_blocks
 
     def blocks_left(self) -> int:
-        """So many leading blocks have a page that is given back with the next chunk or step, or
-        was.
-        """
+        """Leading blocks whose page is given back with the next chunk or step, or was."""
         return max(self._end_of(i, len(self.unread(i))) for i in range(len(self.dropped)))
 
     def _end_of(self, column: int, num_pages: int) -> int:

@@ -1,6 +1,4 @@
-"""The local CPU cache of LMCache: chunks of equal size, the least recently used first to be
-evicted.
-"""
+"""The local CPU cache of LMCache: chunks of equal size, evicted least recently used first."""
 
 from collections import Counter
 from collections.abc import Iterable, Sequence

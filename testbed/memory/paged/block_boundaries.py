@@ -66,9 +66,7 @@ class BlockIndex(BatchIndex):
         return rounds * len(residues) + last
 
     def steps_within(self, num_blocks: int) -> int:
-        """Steps that num_blocks blocks allow: whole rounds of a block for each member, or the most
-        within one.
-        """
+        """Steps that num_blocks blocks allow: whole rounds of a block a member, or part of one."""
         size, residues = self.size, self.residues
         if num_blocks >= len(residues):
             return num_blocks // len(residues) * size

@@ -79,9 +79,7 @@ class BlockPool:
         return True
 
     def drop(self, block: int) -> bool:
-        """Decrement the reference count of a shared block; False, without a change, if the count
-        is 1.
-        """
+        """Decrement the count of a shared block; False, without a change, if the count is 1."""
         count = self.sharers.get(block)
         if count is None:
             return False

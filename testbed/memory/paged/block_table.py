@@ -115,9 +115,7 @@ class Tables:
         return min(seq.registered_prefix, seq.prompt_len - 1) // self.block_size
 
     def _replace(self, table: BlockTable, parent: BlockTable, num_slots: int) -> None:
-        """Replace the blocks of `table` by the parent's, of equal length; common leading blocks do
-        not change.
-        """
+        """Replace the blocks of `table` by the parent's, of equal length, behind common ones."""
         # Sharing begins at the first block: all blocks before the last common one are common too.
         own, others = table.blocks, parent.blocks
         common = len(own)

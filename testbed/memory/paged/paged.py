@@ -1,6 +1,4 @@
-"""Paged memory (section 4): block tables over a pool of equal blocks, copy-on-write, moves between
-tiers.
-"""
+"""Paged memory (section 4): block tables over equal blocks, copy-on-write, moves by tier."""
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
@@ -267,9 +265,7 @@ class BlockMemory(LeasingPolicy):
         return NO_OPS
 
     def _share_in(self, batch: Batch, forked: tuple[BlockTable, ...], *, has_tail: bool) -> None:
-        """The tables of these members of the batch share their blocks, maybe with a partial one,
-        the tail.
-        """
+        """The tables of these batch members share blocks, maybe with a partial one, the tail."""
         indexes = batch.indexes
         if has_tail:
             tails = (indexes.get(self) or batch.index(self, self._index)).tails
@@ -311,9 +307,7 @@ class BlockMemory(LeasingPolicy):
         return BlockLayout(self.block_size)
 
     def register_prefix(self, num_tokens: int) -> None:
-        """Pin num_tokens tokens; later sequences with that registered_prefix share its whole
-        blocks.
-        """
+        """Pin num_tokens tokens; sequences with that registered_prefix share its whole blocks."""
         needed = ceil_div(num_tokens, self.block_size)
         if not self._ensure_free(needed):
             raise InputError(
@@ -418,9 +412,7 @@ class Paged(BlockMemory):
 
 @lru_cache(1 << 10)
 def blocks_taken(first: int, count: int, size: int) -> Growth:
-    """`growth_of` the steps first, first + size, ..., each of which takes a block of `size`
-    slots.
-    """
+    """`growth_of` the steps first, first + size, ..., each of which takes a block of `size`."""
     pairs = count * (count - 1) // 2
     steps = count * first + size * pairs
     squared = first * (count * first + 2 * size * pairs)

@@ -41,9 +41,7 @@ class CachingPool(BlockPool):
         return len(self.free), self.num_evictable, len(self.in_transit())
 
     def hold(self, nodes: Sequence[Node]) -> int:
-        """One sequence more holds these nodes' blocks: a prefix hit. Returns how many of them were
-        evictable.
-        """
+        """One sequence more holds these nodes' blocks. Returns how many of them were evictable."""
         self.order.hit(nodes)
         revived = 0
         for node in nodes:
@@ -69,9 +67,7 @@ class CachingPool(BlockPool):
         return self.index.insert(node, contents, blocks, self._settle)
 
     def unpublish(self, blocks: Iterable[int]) -> None:
-        """Makes the contents of these held blocks unfindable, as far as no other sequence holds
-        them.
-        """
+        """Makes the contents of these held blocks unfindable, unless other sequences hold them."""
         holder = self.index.holder
         own = [holder[block] for block in blocks if self.ref_count(block) == 1]
         self.index.drop(node for node in own if node is not None)

@@ -292,9 +292,7 @@ class PrefixCaching(BlockMemory):
         return self._cache.index.match(contents)
 
     def _is_loading(self, hit: PromptHit, num_tokens: int) -> bool:
-        """True if the block behind those found, if the admission may read it, is on its way to the
-        device.
-        """
+        """True if the block behind those found, if it may be read, is on its way to the device."""
         return False
 
     def _within_free(self, nodes: list[Node], total: int, requested: int) -> list[Node] | None:

@@ -77,9 +77,7 @@ class PrefixIndex:
         self._nodes: dict[tuple[Node, Content], Node] = {}
 
     def match(self, contents: Iterable[Content]) -> list[Node]:
-        """The nodes of the leading contents that are there without a gap. Changes nothing that can
-        be found.
-        """
+        """The nodes of the leading contents that are there without a gap. Changes nothing."""
         matched: list[Node] = []
         node, nodes = self.root, self._nodes
         for content in contents:

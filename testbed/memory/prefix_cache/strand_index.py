@@ -1,6 +1,4 @@
-"""An index of contents that keeps blocks of one prompt as one record, until another asks for
-them.
-"""
+"""An index of contents that keeps blocks of a prompt as one record, until others ask."""
 
 from collections.abc import Iterable
 

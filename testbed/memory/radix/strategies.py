@@ -1,6 +1,4 @@
-"""Orders in which leaves of a radix tree are evicted: SGLang's strategies (evict_policy.py,
-0.5.23).
-"""
+"""Orders of eviction from a radix tree: SGLang's strategies (evict_policy.py, 0.5.23)."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -99,9 +97,7 @@ STRATEGIES = (*PLAIN, *WITH_PARAMETERS)
 def strategy_named(
     name: str, config: Mapping[str, int] | None = None, block_size: int = 1
 ) -> Strategy:
-    """The strategy of this name with these parameters. Raises InputError for another name or
-    parameter.
-    """
+    """The strategy of this name and parameters. Raises InputError for others."""
     check_known(KEY, name, STRATEGIES)
     given = dict(config or {})
     for key in given:

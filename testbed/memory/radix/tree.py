@@ -142,9 +142,7 @@ class RadixTree:
                 self._offer(node)
 
     def evictable_in(self, run: Run, num_blocks: int) -> int:
-        """Of the first num_blocks blocks, of which the last are in `run`, those that could be
-        evicted.
-        """
+        """Those of the first num_blocks blocks, the last in `run`, that could be evicted."""
         nodes = list(path(run))
         behind = sum(len(node.key) for node in nodes) - num_blocks
         evictable = sum(len(node.key) for node in nodes if not node.locks)

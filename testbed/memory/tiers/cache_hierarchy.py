@@ -1,6 +1,4 @@
-"""The cache hierarchy: what the device and each tier below it store, and the transfers between
-them.
-"""
+"""The cache hierarchy: the contents of the device and each tier, and transfers between."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -106,9 +104,7 @@ class CacheHierarchy:
         return self._begin(load)
 
     def begin_store(self, target: int, candidates: Mapping[Node, Use]) -> Transfer | None:
-        """Store nodes in tier `target` from the place above it; None if there is none to store,
-        or no block.
-        """
+        """Store nodes in tier `target` from the one above; None without nodes or a block."""
         chosen = {node: use for node, use in candidates.items() if self.can_store(target, node)}
         taken = self.tiers[target - 1].take(chosen) if chosen else {}
         if not taken:
@@ -142,9 +138,7 @@ class CacheHierarchy:
         return transfer
 
     def share(self, shared: Mapping[str, LowerTier]) -> None:
-        """Use these tiers, by name, in place of those that it was made with; nothing is stored
-        yet.
-        """
+        """Use these tiers, by name, in place of its own; nothing is stored yet."""
         self.tiers = [shared.get(tier.name, tier) for tier in self.tiers]
         self.places = [self.device, *self.tiers]
 
@@ -157,9 +151,7 @@ class CacheHierarchy:
         return read, written
 
     def give_up(self) -> None:
-        """No transfer will land: the engine, and with it the device, has failed. The tiers below
-        may stay.
-        """
+        """No transfer will land: the engine and its device have failed. Tiers below may stay."""
         for transfer in self.in_transit.values():
             if transfer.source != ON_DEVICE:
                 self.tiers[transfer.source - 1].unpin(transfer.read)
@@ -209,9 +201,7 @@ class CacheHierarchy:
 
 
 def runs_of(pairs: Iterable[tuple[int, int]], block_size: int) -> tuple[Copy, ...]:
-    """Copies of blocks (source, target), in slots; adjacent ones whose targets are adjacent too are
-    one copy.
-    """
+    """Copies of blocks (source, target), in slots; runs of adjacent blocks are one copy."""
     runs: list[Copy] = []
     for source, target in pairs:
         src, dst = source * block_size, target * block_size

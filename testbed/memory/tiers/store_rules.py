@@ -54,9 +54,7 @@ class StoreRule:
 
 
 class WriteThrough(StoreRule):
-    """Every prompt block as soon as it is computed, and again when a prompt finds it on the device
-    alone.
-    """
+    """Every prompt block once computed, and again when found on the device alone."""
 
     def published(self, nodes: Sequence[Node]) -> Sequence[Node]:
         return nodes

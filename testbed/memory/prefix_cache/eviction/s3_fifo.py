@@ -76,9 +76,7 @@ class S3Fifo(EvictionOrder):
         queue[node] = None
 
     def _from_small(self) -> Node | None:
-        """The first block of the small queue that does not move to the main queue, if there is
-        one.
-        """
+        """The first block of the small queue that does not move to the main queue, if any."""
         while self._small:
             node, _ = self._small.popitem(last=False)
             if node.evictable and node.memo < self.promote_at:
