@@ -53,9 +53,7 @@ def words_of_point(
 
 
 def check_built(words: Sequence[str]) -> RunConfig:
-    """The configuration of a run. Raises InputError if its parts do not go together; nothing is
-    simulated.
-    """
+    """The configuration of a run. Raises InputError if its parts do not go together."""
     try:
         config = configured(words)
         build(config)

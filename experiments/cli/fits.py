@@ -1,6 +1,4 @@
-"""`testbed fits`: what a server of vLLM or SGLang, or this project's engine, holds, without a
-simulation.
-"""
+"""`testbed fits`: what a server of vLLM, SGLang or this project's engine holds, not simulated."""
 
 from dataclasses import dataclass
 from pathlib import Path

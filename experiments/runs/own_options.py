@@ -162,9 +162,7 @@ def readers_of(group: str, name: str) -> list[str]:
 
 
 def option_at(folder: Path, path: str) -> Node | None:
-    """The values that the option of a folder states, or one that no file states; None if there is
-    none.
-    """
+    """The values that the option of a folder states, or one without a file; None without it."""
     file = folder / f"{path}.yaml"
     if file.is_file():
         return stated(file, file.stat().st_mtime_ns)
@@ -194,9 +192,7 @@ def _model_of(config: Path | None) -> Node | None:
 
 
 def _server(name: str) -> Node | None:
-    """A server of a GPU by its name, of several as one, and the server of a model that has no file
-    of its own.
-    """
+    """A server of a GPU by name, of several as one, and that of a model without a file."""
     if name in files_of("gpu"):
         return {"defaults": [{"/gpu@gpu": name}, "/memory@_here_"]}
     gpus = gpus_of_server(name)

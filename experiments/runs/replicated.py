@@ -1,6 +1,4 @@
-"""A sweep over seeds as columns of text: means with intervals, and differences on the same
-seeds.
-"""
+"""A sweep over seeds as columns of text: means with intervals, and paired differences."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple

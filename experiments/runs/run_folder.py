@@ -147,9 +147,7 @@ def _summary_of(folder: Path, name: str) -> dict[str, Any]:
 
 
 def save(result: Result, folder: Path) -> None:
-    """Write the folder of a run that was simulated already; refused for objects, and for another
-    run's folder.
-    """
+    """Write the folder of a simulated run; refused for objects, and for another run's folder."""
     config = result.setup.config
     check_recordable(config)
     identity = identify(config)
@@ -268,16 +266,12 @@ def changed_since(
 
 
 def is_ours(name: str) -> bool:
-    """True if a file of this name belongs to a run, so that the next run in the folder removes
-    it.
-    """
+    """True if a file of this name belongs to a run, so that the next run there removes it."""
     return name in FILES or name.startswith(("memory_map.", "timeline."))
 
 
 def complete(folder: Path) -> dict[str, Any] | None:
-    """The summary in a folder whose run is complete, else None; a summary without a key is
-    incomplete.
-    """
+    """The summary in a folder whose run is complete, else None; every key must be there."""
     try:
         value = json.loads((folder / SUMMARY).read_text(encoding="utf-8"))
     except (FileNotFoundError, ValueError):

@@ -88,9 +88,7 @@ def settings(num_requests: int, repeats: int) -> list[tuple[str, tuple[str, ...]
 def fastest(
     name: str, work: Callable[..., Speed], arguments: tuple[Any, ...], repeats: int
 ) -> Speed:
-    """The fastest of some repetitions, each in a separate process; progress is printed to standard
-    error.
-    """
+    """The fastest of some repetitions, each in its own process; progress is on standard error."""
     speeds: list[Speed] = []
     print(f"measuring {name}", file=sys.stderr, flush=True)
     with status_line(lambda: f"{name}, run {len(speeds) + 1} of {repeats}"):

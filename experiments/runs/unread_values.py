@@ -10,9 +10,7 @@ from testbed.run.parts import Part
 
 
 def check_unread(typed: RunConfig) -> None:
-    """Raise InputError for a value of a roofline, of software times or of a GPU's memory that
-    nothing reads.
-    """
+    """Raise InputError for a value of a roofline, software times or memory that nothing reads."""
     roofline, choices = (typed.cost.parameters.get(name) for name in ("roofline", "choices"))
     if isinstance(roofline, Part) and isinstance(choices, Part):
         _check_roofline(typed, roofline, choices)
@@ -22,9 +20,7 @@ def check_unread(typed: RunConfig) -> None:
 
 
 def _check_memory(server: ServerConfig, model: str) -> None:
-    """Raise InputError for another memory of a GPU that ships if the pool is given, so that
-    nothing reads it.
-    """
+    """Raise InputError for another memory of a shipped GPU if the pool is given."""
     sheet = _shipped("gpu", server.gpu.name)
     if sheet and server.gpu.memory_bytes != sheet["memory_bytes"]:
         pool_key = "num_blocks" if server.num_blocks is not None else f"kv_memory_gib.{model}"

@@ -71,9 +71,7 @@ class DoesNotFit(AnswerIsNo):
 
 
 class DoesNotStart(AnswerIsNo):
-    """A server of the command or configuration would end at its start: vLLM refuses its limits or
-    its memory.
-    """
+    """The server would end at its start: vLLM refuses its limits or its memory."""
 
 
 def check_least(least: int, **values: int) -> None:

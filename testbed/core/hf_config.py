@@ -127,9 +127,7 @@ def text_of(config: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
 
 
 def uncounted_parts(path: Path, shape: ModelSpec) -> str:
-    """Parts that a config.json names beside its language model, and no weight of the shape stands
-    for.
-    """
+    """Parts that a config.json names beside its language model, without a weight of the shape."""
     if path.suffix == ".yaml":
         return ""
     config = json.loads(path.read_text(encoding="utf-8"))
@@ -305,9 +303,7 @@ def shape_of(name: str, fields: Fields, kind: str) -> ModelSpec:
 
 
 def _with_unlike_layers(shape: ModelSpec, fields: Fields, kind: str) -> ModelSpec:
-    """The shape with the order of its layers, if they differ, and the routing of its experts, if it
-    has any.
-    """
+    """The shape with the order of its layers, if they differ, and its experts' routing, if any."""
     if shape.experts is not None:
         shape = _routed(shape, fields, kind)
     if len(shape.groups) == 1 and not shape.chunks:
@@ -372,9 +368,7 @@ def _ffn_size(fields: Fields, kind: str) -> int:
 
 
 def _check_per_layer_parts(fields: Fields) -> None:
-    """Raise InputError for layers that share K and V, or have embeddings of their own (Gemma-4's
-    E2B and E4B).
-    """
+    """Raise InputError for layers that share K and V, or embed alone (Gemma-4's E2B, E4B)."""
     for key in ("num_kv_shared_layers", "hidden_size_per_layer_input", "use_double_wide_mlp"):
         if fields.get(key, 0):
             raise InputError(

@@ -8,9 +8,7 @@ MOST_BEGUN = 4
 
 
 def did_you_mean(name: str, choices: Iterable[str], most: int = 1) -> str:
-    """A question that ends a message, with as many of the names that are like this one, or nothing
-    if none is.
-    """
+    """A question that ends a message, with the most alike of the names; empty without any."""
     return question(near_names(name, choices, most))
 
 

@@ -1,6 +1,4 @@
-"""The time that tensor parallelism adds to a layer: all-reduces, measured or of a ring over the
-links.
-"""
+"""The time that tensor parallelism adds to a layer: all-reduces, measured or of a ring."""
 
 from collections.abc import Callable, Mapping
 from typing import Any

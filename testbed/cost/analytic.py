@@ -159,9 +159,7 @@ class AnalyticCost(IterationCost):
         return round((max(read_s, compute_s) + waiting_s) * PS)
 
     def _all_reduce_s(self, num_tokens: int) -> float:
-        """Two ring all-reduces a layer (Megatron-LM): each GPU sends 2 (n - 1) / n of the
-        activations.
-        """
+        """Two ring all-reduces a layer (Megatron-LM): a GPU sends 2 (n - 1) / n of activations."""
         if self._gpus == 1:
             return 0.0
         ring_share = 2 * (self._gpus - 1) / self._gpus

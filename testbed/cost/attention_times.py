@@ -1,6 +1,4 @@
-"""Attention of an iteration: mixed batches if the profile measured them, else prefill and
-decodes added.
-"""
+"""Attention of an iteration: mixed batches if measured, else prefill and decodes added."""
 
 from bisect import bisect_right
 from collections.abc import Callable, Mapping
@@ -74,9 +72,7 @@ class Attention:
         return self._decodes(work, self._saved(work))
 
     def _saved(self, work: Work) -> int:
-        """Tokens whose reading the L2 cache saves, because another sequence of the iteration reads
-        them too.
-        """
+        """Tokens whose reading the L2 cache saves: another sequence of the iteration reads them."""
         repeated = work.decode_repeated
         return repeated - round(repeated * self._repeated_read) if repeated else 0
 

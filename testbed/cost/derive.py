@@ -128,9 +128,7 @@ def _check_source(fingerprint: Mapping[str, Any]) -> None:
 
 
 def measured(section: Mapping[str, Any]) -> list[Point]:
-    """The points of a section: the measured counts, and their times in microseconds, the median
-    first.
-    """
+    """The points of a section: the counts, and their times in microseconds, the median first."""
     width = len(section["axes"])
     return [(tuple(row[:width]), row[width:]) for row in section["points"]]
 
@@ -163,9 +161,7 @@ def derived_cost(
 
 
 class Loads:
-    """Bytes of memory and FLOPs behind each point of one GPU's shard. byte_kv_bandwidth: as in
-    Efficiencies.
-    """
+    """Bytes of memory and FLOPs behind each point of a shard. byte_kv_bandwidth: Efficiencies'."""
 
     def __init__(self, model: ModelSpec, num_gpus: int, byte_kv_bandwidth: float = 1.0) -> None:
         check_plain(replace(model, kv_dtype_bytes=None), "a profile")

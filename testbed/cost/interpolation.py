@@ -44,9 +44,7 @@ class Knots:
         return self.y[i] + self.slopes[i] * (x - self.x[i])
 
     def piece(self, x: int) -> tuple[int, int, int]:
-        """The value at x >= 0, the slope there, and the first count that belongs to the next
-        piece.
-        """
+        """The value at x >= 0, the slope there, and the first count of the next piece."""
         i = bisect_right(self._starts, x) - 1
         slope = self.slopes[i]
         return self.y[i] + slope * (x - self.x[i]), slope, self._ends[i]
@@ -146,9 +144,7 @@ class UnequalLengths:
         )
 
     def steps(self, work: Work) -> int:
-        """For how many decode iterations in a row, the first of which is this one, no bin
-        changes.
-        """
+        """For how many decode iterations in a row, this one first, no bin changes."""
         num_seqs, context, longest = work[:3]
         percents, longests = self._edges[3], self._edges[4]
         steps = UNBOUNDED

@@ -29,9 +29,7 @@ class Known(NamedTuple):
 
     @property
     def is_whole(self) -> bool:
-        """True if it was measured on whole iterations of a system, whose sections are no kernels'
-        alone.
-        """
+        """True if it was measured on whole iterations of a system, not by kernel."""
         return SYSTEM in self.profile["fingerprint"]
 
     def is_of(self, model: ModelSpec, num_gpus: int) -> bool:

@@ -203,9 +203,7 @@ class Launch(NamedTuple):
 
 
 def are_durations(durations: Any) -> bool:
-    """True if a plug-in's answer is an Affine of plain whole numbers, and every iteration takes
-    some time.
-    """
+    """True if an answer is an Affine of plain whole numbers, and every iteration takes time."""
     if type(durations) is not Affine:
         return False
     first_ps, growth_ps, steps = durations

@@ -1,6 +1,4 @@
-"""A profile's file and its sections of measured points (see PROFILE_FORMAT.md), and which of them
-are used.
-"""
+"""A profile's file, its sections of measured points (PROFILE_FORMAT.md), and their use."""
 
 import json
 import math
@@ -73,9 +71,7 @@ INNER_LIST = re.compile(r"\[\s+([^\[\]{}]*?)\s+\]")
 
 
 def check_profile(profile: Mapping[str, Any], where: str | Path) -> None:
-    """Raise InputError for the first defect of a profile by PROFILE_FORMAT.md; `where` names the
-    profile.
-    """
+    """Raise InputError for a profile's first defect by PROFILE_FORMAT.md; `where` names it."""
     read(ModelSpec, profile.get("model"), f"{where}, model")
     if profile.get("gpu") is not None:
         read(GpuSpec, profile["gpu"], f"{where}, gpu")
@@ -229,9 +225,7 @@ def rows(profile: Mapping[str, Any], section: str) -> Rows:
 def table(
     profile: Mapping[str, Any], section: str, make: Callable[[Rows], T]
 ) -> T | Callable[..., Any]:
-    """The table of a section; of one that is not there, a stand-in that raises InputError when it
-    is used.
-    """
+    """The table of a section; without one, a stand-in that raises InputError when used."""
     if section in profile["sections"]:
         return make(rows(profile, section))
     return lambda *requested: rows(profile, section)

@@ -1,6 +1,4 @@
-"""Times of data that crosses memory or a link: block copies, swaps by themselves, transfers of
-tiers.
-"""
+"""Times of data across memory or a link: block copies, swaps, transfers of tiers."""
 
 from collections.abc import Callable, Iterable
 from itertools import chain

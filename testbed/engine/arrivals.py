@@ -67,9 +67,7 @@ class Poisson(ArrivalProcess):
 
 
 class Gamma(Poisson):
-    """Gaps from a gamma distribution; burstiness is their squared coefficient of variation (1:
-    Poisson).
-    """
+    """Gaps from a gamma distribution; burstiness: their squared coefficient of variation."""
 
     def __init__(
         self, rate: RequestsPerSecond, duration_s: PositiveSeconds, burstiness: Positive
@@ -80,9 +78,7 @@ class Gamma(Poisson):
 
 
 class Slotted(ArrivalProcess):
-    """The artifact's recipe: a Poisson count for every slot of 10 ms, all of it arriving at the
-    slot's start.
-    """
+    """The artifact's recipe: a Poisson count for every 10 ms, all arriving at their start."""
 
     def __init__(
         self, rate: RequestsPerSecond, duration_s: PositiveSeconds, slot_s: PositiveSeconds = 0.01
@@ -148,9 +144,7 @@ class Replay(ArrivalProcess):
 
 
 class AnswerDrivenWorkload(Workload):
-    """Rows that go out as answers come: arrival_ps is the earliest time of each, 0 if answers
-    alone decide.
-    """
+    """Rows that go out as answers come: arrival_ps is the earliest time, 0 for answers alone."""
 
     __slots__ = ()
 
@@ -271,9 +265,7 @@ class Sessions(AnswerDriven):
         self.max_think_s = max_think_s
 
     def workload(self, rows: Rows, num_seqs: int, beam: bool, seed: int) -> SessionWorkload:
-        """The rows of a whole trace that says which of them wait for others, or to which session
-        each belongs.
-        """
+        """The rows of a whole trace that says which wait for others, or each one's session."""
         turns = rows.turns if rows.turns is not None else turns_in_order(rows)
         if turns is None:
             raise InputError(
@@ -296,9 +288,7 @@ class Sessions(AnswerDriven):
 
 
 def turns_in_order(rows: Rows) -> Turns | None:
-    """Each row after the one before it in its session, and its think time; None without
-    sessions.
-    """
+    """Each row after the one before in its session, and its think time; None without sessions."""
     if rows.session is None:
         return None
     number_of: dict[int, int] = {}

@@ -1,6 +1,4 @@
-"""Assertions of the engine on plug-ins: always in constant time a span, and now and then what takes
-longer.
-"""
+"""Assertions on plug-ins: always in constant time a span, longer ones now and then."""
 
 from collections.abc import Iterable
 from collections.abc import Sequence as Seq
@@ -77,9 +75,7 @@ def check_tables(state: SchedulerState, used: Usage) -> None:
 
 
 def wrong_promise(scheduler: Scheduler, plan: Plan) -> PlugInError:
-    """A plan promises a whole number of steps; an object of another class would see when the next
-    output ends.
-    """
+    """A plan promises a whole number of steps; another object would see when outputs end."""
     if type(plan.wake_ps) is not int:
         return wrong_answer(
             scheduler, plan.wake_ps, "wake_ps is a whole number, of the type int itself"

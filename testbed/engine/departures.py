@@ -1,6 +1,4 @@
-"""The ways in which requests leave an engine: answered, rejected, cancelled, or handed back
-unanswered.
-"""
+"""The ways in which requests leave an engine: answered, rejected, cancelled, handed back."""
 
 from collections.abc import Iterable
 

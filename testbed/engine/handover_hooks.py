@@ -1,6 +1,4 @@
-"""Callbacks of an engine that works for others: it prefills for them, or decodes what they have
-prefilled.
-"""
+"""Callbacks of an engine that prefills for others, or decodes what they prefilled."""
 
 from testbed.core.request import Request
 from testbed.core.sequence import SequenceGroup

@@ -1,6 +1,4 @@
-"""Ends of iterations that a host launches one after the other, for a GPU that computes them in
-that order.
-"""
+"""Ends of iterations that a host launches one by one, and a GPU computes in that order."""
 
 from testbed.cost.model import CostModel, Launch, Work
 from testbed.sched.plan import Plan

@@ -275,9 +275,7 @@ def trace_run(
 
 
 def sizes_of(layout: Layout | None) -> tuple[int, int]:
-    """The slots and the tokens of a block; BLOCK_SIZE if the policy's tables have no regular
-    form.
-    """
+    """The slots and tokens of a block; BLOCK_SIZE if the tables have no regular form."""
     if layout is None:
         return BLOCK_SIZE, BLOCK_SIZE
     if isinstance(layout, PageLayout):

@@ -83,9 +83,7 @@ class Meter(ABC):
         return sum(length for _, length in pieces)
 
     def copies(self, group: SequenceGroup) -> int:
-        """Slots that the prompt of a group would take on top if each of its sequences had one
-        already.
-        """
+        """Slots that a group's prompt would take on top if each sequence had one already."""
         unforked = len(group.sequences) - len(group.resident)
         first = group.sequences[0]
         return (

@@ -53,9 +53,7 @@ class Outputs:
         return self.requests.pop(request_id)
 
     def steps_to_end(self) -> int:
-        """Steps after which the next group of the batch has its whole output. The batch is not
-        empty.
-        """
+        """Steps until the next group of the batch, which is not empty, has its whole output."""
         ends, end_step = self._ends, self._end_step
         while end_step.get(ends[0][1]) != ends[0][0]:
             heapq.heappop(ends)

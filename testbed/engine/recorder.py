@@ -1,6 +1,4 @@
-"""The records of a run: requests and iteration spans as rows, exact totals, and columns in seconds
-of them.
-"""
+"""A run's records: requests and iteration spans as rows and columns, and exact totals."""
 
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
@@ -390,9 +388,7 @@ def with_identity(table: Columns, rows: Rows) -> Columns:
 
 
 def span_columns(recorder: Recorder) -> Columns:
-    """One row a span of identical iterations, in order of time; slots are means over its
-    iterations.
-    """
+    """One row a span of identical iterations, by time; slots are means over its iterations."""
     return in_seconds(recorder.spans.columns())
 
 
@@ -402,9 +398,7 @@ def span_columns_in_parts(recorder: Recorder) -> Iterator[Columns]:
 
 
 def in_seconds(columns: Mapping[str, NDArray[Any]]) -> Columns:
-    """Columns that end in _ps become columns that end in _s; what has not happened becomes
-    missing.
-    """
+    """Columns in _ps become columns in _s; what has not happened becomes missing."""
     table = {}
     for name, column in columns.items():
         if name.endswith("_ps"):

@@ -156,9 +156,7 @@ class DecodeSpans(NamedTuple):
     end_ps: Counts
 
     def longest_ps(self) -> Counts:
-        """The longest gap within each span of a request that takes all its steps; 0 if it has
-        one step.
-        """
+        """The longest gap within each span of a request that takes all steps; 0 for one step."""
         return np.where(self.num > 1, self.first_ps + self.growth_ps * (self.num - 1), 0)
 
     def runs(self, members: NDArray[np.int32]) -> GapRuns:

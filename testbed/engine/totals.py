@@ -1,6 +1,4 @@
-"""Exact sums over iterations and over time, from which every average comes; those of a span in
-closed form.
-"""
+"""Exact sums over iterations and over time, from which averages come; of a span at once."""
 
 from collections import Counter
 from collections.abc import Iterable
@@ -108,9 +106,7 @@ class SpanMemory(NamedTuple):
     shared: tuple[SharedSlots, ...] = ()
 
     def lasting(self, duration_ps: int) -> "SpanMemory":
-        """These totals with the duration of their one iteration, which was not known when it was
-        measured.
-        """
+        """These totals with the duration of their one iteration, not known when measured."""
         shared = [SharedSlots(held, saved, saved * duration_ps) for held, saved, _ in self.shared]
         return self._replace(shared=tuple(shared))
 

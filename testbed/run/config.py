@@ -154,9 +154,7 @@ class WorkloadConfig:
 
 @model
 class Slo:
-    """Limits, all of which a request must keep to count in share_inside and goodput; null: no
-    limit.
-    """
+    """Limits that a request must keep to count in share_inside and goodput; null: no limit."""
 
     ttft_s: Annotated[PositiveSeconds | None, doc("to the first token")] = None
     tpot_s: Annotated[
@@ -420,9 +418,7 @@ class RunConfig:
 
     @classmethod
     def from_values(cls, values: Any) -> "RunConfig":
-        """The config of plain values, as Hydra composes them and a run folder's config.yaml keeps
-        them.
-        """
+        """The config of plain values, as Hydra composes them and a run's config.yaml has them."""
         return read(cls, values)
 
     @property

@@ -278,9 +278,7 @@ def overload(
 
 
 def in_words(overloaded: Mapping[str, Any]) -> str:
-    """Such as "0.59 of 1 req/s get a first token in the second half of the arrivals; the queue
-    grows".
-    """
+    """Such as "0.59 of 1 req/s get a first token in the second half; the queue grows"."""
     rates = f"{overloaded[SERVED]:.4g} of {overloaded[OFFERED]:.4g} req/s get a first token"
     growth = overloaded.get(WAIT_GROWTH)
     if growth is not None:

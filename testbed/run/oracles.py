@@ -1,6 +1,4 @@
-"""Oracles among the plug-ins (testbed/core/oracle_protocols.py), and the true lengths that they
-get.
-"""
+"""Oracles among the plug-ins (core/oracle_protocols.py), and the true lengths they get."""
 
 from collections.abc import Callable
 from functools import partial
@@ -27,9 +25,7 @@ def with_lengths(make: Callable[..., Any], lengths: OutputLengths) -> Callable[.
 
 
 def future_read(**parts: Part) -> str | None:
-    """Values of the future that these parts of a config read, in words; None if none is an
-    oracle.
-    """
+    """Values of the future that these parts of a config read, in words; None without any."""
     read = []
     for group, part in parts.items():
         if is_oracle(part.maker(group)):

@@ -216,9 +216,7 @@ class Result:
         return front_end().views.html(self)
 
     def plot(self) -> Any:
-        """A matplotlib figure: memory by kind and batch over time, and the share of requests by
-        latency.
-        """
+        """A matplotlib figure: memory by kind and batch over time, requests by latency."""
         return front_end().views.draw(self)
 
     def __repr__(self) -> str:

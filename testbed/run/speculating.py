@@ -76,9 +76,7 @@ def _check_policy(config: RunConfig, speculation: Speculation) -> None:
 
 
 def _check_software(config: RunConfig) -> None:
-    """Refuse software times of the drafter's own: the model's costs charge these, once an
-    iteration.
-    """
+    """Refuse software times of the drafter: the model's costs charge them, once an iteration."""
     part = config.speculation
     own = part.parameters.get("efficiencies") if part is not None else None
     if not isinstance(own, Part):

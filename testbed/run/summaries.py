@@ -90,9 +90,7 @@ def remedy_for_rejections(summary: Mapping[str, Any]) -> str:
 
 
 def flat(summary: Mapping[str, Any]) -> dict[str, Any]:
-    """A summary as one row; nested keys are joined by an underscore, keys of the run keep their
-    names.
-    """
+    """A summary as one row; nested keys are joined by an underscore, the run's are kept."""
     others = {key: value for key, value in summary.items() if key not in (RUN, *LEFT_OUT)}
     return {**summary[RUN], **_joined("", others)}
 

@@ -102,9 +102,7 @@ def spread(steps: pd.DataFrame, machine: Machine, form: Form = OF_SUMS) -> dict[
 
 
 def _deviation(errors: pd.Series) -> float:
-    """The deviation of a normal distribution with this median of sizes, which one odd size does not
-    move.
-    """
+    """The deviation of a normal distribution with this median of sizes: odd ones move it little."""
     return float(NORMAL * errors.abs().median())
 
 
