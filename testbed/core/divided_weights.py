@@ -5,7 +5,26 @@ heads of K and V are copied if they are fewer than the GPUs), the routers of exp
 models/gemma4_mm.py, whose vision tower is not divided; SGLang's classes of these names.
 """
 
+from testbed.core.slots import ceil_div
 from testbed.core.specs import ModelSpec
+
+VOCABULARY = 64  # tokens, to whose multiples a vocabulary is padded
+
+
+def columns_problem(model: ModelSpec, num_gpus: int, expert_shares: int) -> str:
+    """The reason why num_gpus GPUs cannot divide the vocabulary or a network; empty if they can.
+    expert_shares: GPUs that divide one expert.
+    """
+    parts = [(VOCABULARY * ceil_div(model.vocab_size, VOCABULARY), num_gpus, "padded vocabulary")]
+    if model.ffn_layers > model.num_expert_layers:
+        parts.append((model.ffn_size, num_gpus, "columns of a feed-forward network"))
+    if model.experts is not None:
+        parts.append((model.experts.size, expert_shares, "columns of an expert"))
+        parts.append((model.experts.shared_size, num_gpus, "columns that all tokens share"))
+    for count, shares, name in parts:
+        if count % shares:
+            return f"the {count:,} {name} must be divisible by {shares} GPUs"
+    return ""
 
 
 def bytes_on_gpu(model: ModelSpec, weight_bytes: float, num_gpus: int) -> float:

@@ -16,6 +16,7 @@ from testbed.vllm.releases import Release
 BLOCK_SIZE = 16
 AMPERE, HOPPER, BLACKWELL, SMALL_BLACKWELL = 8, 9, 10, 12
 FP8_CAPABILITY = (8, 9)  # the first whose Triton kernels read FP8
+FLASHINFER_HEADS = (64, 128, 256)  # values of a head that FlashInfer's kernels read
 FLASH_MLA, FLASHINFER_MLA = 64, 32  # tokens that these backends take
 LATENT_SIZES = ((128, 64, 128), (192, 64, 256), (64, 64, 128))  # of heads without and with position
 SPARSE_ROW = 576  # values of a token that sparse kernels read, but for Hopper's of 16 bits
@@ -82,9 +83,9 @@ def cache_problem(model: ModelSpec, gpu: GpuSpec, release: Release) -> str:
     is_small = model.kv_dtype_bytes == 1 and release.checks_fp8_cache
     if not is_small or capability_of(gpu) >= FP8_CAPABILITY:
         return ""
-    is_wide = model.head_size > WIDEST_HEAD
+    is_odd = model.head_size not in FLASHINFER_HEADS
     masks = model.masks_images and release.has_long_blocks
-    is_special = model.latent is not None or is_wide or model.has_sinks or masks
+    is_special = model.latent is not None or is_odd or model.has_sinks or masks
     if is_special or capability_of(gpu)[0] < AMPERE:
         return f"its attention backend has no FP8 cache on {gpu.name}"
     return ""

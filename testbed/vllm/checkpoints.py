@@ -37,6 +37,18 @@ class Quantization(NamedTuple):
     values: Mapping[str, Any] = MappingProxyType({})
     dtype: str = ""
 
+    @property
+    def scales_cache(self) -> bool:
+        """True if vLLM reads scales of cached values from the checkpoint: none are of fp8_e5m2."""
+        method = self.values.get("quant_method")
+        return method in ("fp8", "modelopt") or bool(self.values.get("kv_cache_scheme"))
+
+    @property
+    def needs_bfloat16(self) -> bool:
+        """True if vLLM computes with such weights in bfloat16 alone."""
+        algorithm = (self.values.get("quantization") or self.values).get("quant_algo")
+        return self.values.get("quant_method") == "mxfp4" or str(algorithm).upper() == "MXFP8"
+
 
 def check_checkpoint(path: Path, release: Release, asked: str | None = None) -> None:
     """Raise DoesNotStart for the quantization of a config.json that the release refuses, or that is

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NamedTuple
 
+from testbed.core.divided_weights import columns_problem
 from testbed.core.errors import DoesNotStart, InputError
 from testbed.core.layer_order import num_alone
 from testbed.core.specs import GIB, GpuSpec, ModelSpec
@@ -145,7 +146,7 @@ def server_with(
     """The server of a command with this model on this GPU, whatever names it gives."""
     reader = OptionReader(command, release, sheet)
     shape, model_type, text_type, num_positions, quantization = checkpoint
-    model = _with_encoder(reader, _model_of(reader, shape), model_type)
+    model = _with_encoder(reader, _model_of(reader, shape, quantization), model_type)
     limits = _limits(reader, model)
     caches = _caches(reader, model)
     _check(reader, model, limits, quantization, text_type, caches=caches)
@@ -176,10 +177,10 @@ def server_with(
     )
 
 
-def _model_of(reader: OptionReader, shape: ModelSpec) -> ModelSpec:
+def _model_of(reader: OptionReader, shape: ModelSpec, quantization: Quantization) -> ModelSpec:
     """The shape as the command serves it on a GPU."""
     model = _on_gpu(reader, shape)
-    check_types(reader, model)
+    check_types(reader, model, quantization)
     if reader.is_on("--language-model-only"):
         model = replace(model, masks_images=None, vision_params=None)
     return model
@@ -217,7 +218,7 @@ def _check(
     limits of its prompts that vLLM refuses.
     """
     num_gpus = limits.num_gpus
-    _check_heads(reader, model, num_gpus)
+    _check_shares(reader, model, limits)
     check_divided_parts(reader, model, num_gpus, text_type)
     check_scale_groups(reader, model, limits, quantization, text_type)
     if problem := cache_problem(model, reader.gpu, reader.release):
@@ -476,11 +477,12 @@ def _sizes(reader: OptionReader, model: ModelSpec) -> Limits:
     )
 
 
-def _check_heads(reader: OptionReader, model: ModelSpec, num_gpus: int) -> None:
-    if problem := model.heads_problem(num_gpus):
+def _check_shares(reader: OptionReader, model: ModelSpec, limits: Limits) -> None:
+    shares = limits.num_gpus, limits.num_expert_parts
+    if problem := model.heads_problem(limits.num_gpus) or columns_problem(model, *shares):
         raise DoesNotStart(
             key=reader.place("--tensor-parallel-size"),
-            value=num_gpus,
+            value=limits.num_gpus,
             problem=f"vLLM does not start: {problem}",
         )
 

@@ -5,8 +5,10 @@ Held against vLLM's own configuration by `testbed lockstep vllm --starts`.
 
 from typing import TYPE_CHECKING
 
+from testbed.core.hf_schemes import MXFP4_BITS
 from testbed.core.specs import ModelSpec
 from testbed.vllm.attention_backends import HOPPER, WIDEST_HEAD, keeps_each_state
+from testbed.vllm.checkpoints import Quantization
 from testbed.vllm.command import ON
 from testbed.vllm.generations import capability_of
 from testbed.vllm.option_reader import OptionReader
@@ -79,15 +81,23 @@ def check_divided_parts(reader: OptionReader, model: ModelSpec, num_gpus: int, k
         )
 
 
-def check_types(reader: OptionReader, model: ModelSpec) -> None:
+def check_types(reader: OptionReader, model: ModelSpec, quantization: Quantization) -> None:
     """Raise InputError for types of weights and of cached values that no backend combines."""
     cached, computed = reader.value(CACHE_TYPE), reader.value(DTYPE)
+    if computed in (None, "auto") and quantization.dtype in HALF and not model.needs_range:
+        computed = quantization.dtype
+    of_experts = model.experts.bits if model.experts else None
+    is_of_bfloat16 = quantization.needs_bfloat16 or of_experts == MXFP4_BITS
+    if is_of_bfloat16 and computed in (*HALF, *FULL):
+        raise reader.does_not_start(DTYPE, "quantized weights of this type need bfloat16")
     if model.latent is not None and computed in FULL:
         raise reader.does_not_start(DTYPE, "no backend of latent attention computes in float32")
     if model.weight_bits is not None and computed in FULL:
         raise reader.refusal(DTYPE, "vLLM does not start with most quantized weights in float32")
     if model.latent is not None and cached == E5M2:
         raise reader.does_not_start(CACHE_TYPE, "no backend of latent attention reads fp8_e5m2")
+    if quantization.scales_cache and cached == E5M2:
+        raise reader.does_not_start(CACHE_TYPE, "the checkpoint may have scales of another FP8")
     is_packed = model.latent is not None and bool(model.latent.packed_bytes)
     if is_packed and capability_of(reader.gpu)[0] == HOPPER and cached in E4M3:
         raise reader.does_not_start(

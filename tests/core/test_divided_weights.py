@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from testbed.core.divided_weights import bytes_on_gpu
+from testbed.core.divided_weights import bytes_on_gpu, columns_problem
 from testbed.core.errors import InputError
 from testbed.core.hf_config import model_of
 from testbed.core.shapes import read_model
@@ -50,6 +50,25 @@ def test_a_gpu_has_its_share_and_what_is_copied(tmp_path, name):
     for num_gpus, num_bytes in measured.items():
         found = bytes_on_gpu(model, model.weight_bytes, num_gpus)
         assert found == pytest.approx(num_bytes, rel=error)
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "shares", "problem"),
+    [
+        ("phi-4", {}, (5, 5), "padded vocabulary"),
+        ("phi-4", {"vocab_size": 102370}, (10, 10), ""),  # 102,400 with its padding
+        ("llama-13b", {}, (5, 5), "feed-forward"),
+        ("llama-13b", {}, (8, 8), ""),
+        ("qwen3-30b-a3b", {"ffn_size": 1}, (8, 8), ""),  # all layers have experts
+        ("qwen3-30b-a3b", {}, (8, 32), ""),
+        ("qwen3-30b-a3b", {}, (8, 512), "columns of an expert"),
+        ("qwen3-30b-a3b", {}, (8, 1), ""),
+        ("qwen1.5-moe-a2.7b", {}, (16, 16), ""),
+    ],
+)
+def test_gpus_divide_vocabulary_and_networks_evenly(name, changes, shares, problem):
+    found = columns_problem(replace(read_model(name), **changes), *shares)
+    assert problem in found if problem else not found
 
 
 @pytest.mark.parametrize(("num_gpus", "num_engines"), [(8, 1), (2, 4), (1, 8)])

@@ -2,18 +2,22 @@
 release that is named.
 """
 
+import json
 from dataclasses import replace
 
 import pytest
+from refusals import refuses
 
 from testbed.core.errors import DoesNotStart, InputError
 from testbed.core.shapes import read_model
+from testbed.experiments.real.lockstep import model_configs
 from testbed.experiments.vllm_server.answer import fit_of
 from testbed.experiments.vllm_server.named import gpu_named
 from testbed.experiments.vllm_server.translation import expand, served
 from testbed.vllm.attention_backends import cache_problem
 from testbed.vllm.releases import release_numbered
 
+FAMILIES = json.loads(model_configs.FAMILIES.read_text(encoding="utf-8"))
 LLAMA = "vllm serve meta-llama/Llama-3.1-8B-Instruct"
 LATENT = "vllm serve deepseek-ai/DeepSeek-V2-Lite --trust-remote-code --max-model-len 8192"
 STATES = "vllm serve Qwen/Qwen3.5-9B --max-model-len 8192"
@@ -52,6 +56,10 @@ def fits(words, release="0.33"):
         (f"{IMAGES} -tp 32", "0.33", "16 heads of the encoder"),
         (f"{IMAGES} -tp 32 --language-model-only", "0.33", "16 heads of the encoder"),
         (f"{MAMBA} -tp 16", "0.33", "8 groups"),
+        ("vllm serve microsoft/phi-4 -tp 5", "0.33", "100,352 padded vocabulary"),
+        (f"{SINKS} --dtype half", "0.33", "need bfloat16"),
+        (f"{SINKS} --dtype float32", "0.33", "need bfloat16"),
+        ("vllm serve Qwen/Qwen3-8B-FP8 --kv-cache-dtype fp8_e5m2", "0.33", "scales of another"),
         ("vllm serve Qwen/Qwen3-235B-A22B-FP8 -tp 8", "0.28", "192 on each of 8 GPUs"),
         ("vllm serve Qwen/Qwen3-30B-A3B-FP8 -tp 4", "0.19", "192 on each of 4 GPUs"),
         ("vllm serve Qwen/Qwen3-30B-A3B-FP8 -tp 32", "0.33", "24 on each of 32 GPUs"),
@@ -97,6 +105,27 @@ def test_values_that_vllm_refuses_and_so_does_a_question_for_memory(words, optio
 )
 def test_options_that_vllm_takes(words, release):
     assert fits(words, release).kv_tokens > 0
+
+
+@pytest.mark.parametrize(
+    ("of_file", "cached", "starts"),
+    [
+        ("float16", "float16", True),
+        ("float16", "bfloat16", False),
+        ("bfloat16", "bfloat16", True),
+        ("bfloat16", "float16", False),
+        ("float32", "bfloat16", True),
+        ("float32", "float16", False),
+    ],
+)
+def test_a_cache_of_16_bits_has_the_type_of_the_weights(tmp_path, of_file, cached, starts):
+    config = FAMILIES["qwen3"] | {"dtype": of_file}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    words = f"vllm serve {tmp_path} --max-model-len 512 --kv-cache-dtype {cached}"
+    if starts:
+        assert fits(words).kv_tokens > 0
+    else:
+        refuses("incompatible", fits, words, error=DoesNotStart)
 
 
 @pytest.mark.parametrize(
@@ -232,13 +261,21 @@ def test_a_template_is_no_json():
     assert fits(f"""{LLAMA} --chat-template '{{{{ messages }}}}'""").kv_tokens > 0
 
 
-def test_the_kernel_that_masks_images_reads_no_fp8_before_ada():
-    """As vLLM 0.33's class: Triton's is the one that lets tokens of an image attend to later ones,
-    and an A100 has no FP8 for it.
-    """
-    command = "vllm serve google/gemma-3-4b-it --max-model-len 2048 --kv-cache-dtype fp8"
-    newest = release_numbered("0.33")
-    with pytest.raises(InputError, match="no FP8 cache on a100-80gb"):
-        fit_of(command, "a100-80gb", newest)
-    for words, gpu in ((f"{command} --language-model-only", "a100-80gb"), (command, "l40s")):
-        assert fit_of(words, gpu, newest).num_blocks > 0
+@pytest.mark.parametrize(
+    ("words", "gpu", "starts"),
+    [
+        ("google/gemma-3-4b-it", "a100-80gb", False),  # tokens of an image attend to later ones
+        ("google/gemma-3-4b-it --language-model-only", "a100-80gb", True),
+        ("google/gemma-3-4b-it", "l40s", True),
+        ("microsoft/Phi-3-mini-4k-instruct", "a100-80gb", False),  # heads of 96 values
+        ("microsoft/Phi-3-mini-4k-instruct", "l40s", True),
+        ("meta-llama/Llama-3.2-1B-Instruct", "a100-80gb", True),  # FlashInfer's
+    ],
+)
+def test_triton_s_kernels_read_no_fp8_before_ada(words, gpu, starts):
+    """As vLLM 0.33's classes: what FlashInfer does not serve is left to Triton."""
+    command, newest = f"vllm serve {words} --max-model-len 2048 --kv-cache-dtype fp8", "0.33"
+    if starts:
+        assert fit_of(command, gpu, release_numbered(newest)).num_blocks > 0
+    else:
+        refuses(f"no FP8 cache on {gpu}", fit_of, command, gpu, release_numbered(newest))
