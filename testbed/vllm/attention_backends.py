@@ -25,6 +25,7 @@ IMAGE_BLOCK = 64  # tokens that Triton's and FlashInfer's kernels both take
 GATED_DELTA_CHUNK = 64  # tokens, at whose multiples FlashInfer's prefill kernel exports a state
 WIDEST_HEAD, WIDE_HEAD_BLOCK = 256, 64  # of FlashAttention 3; tokens that its successor takes
 FLASH_BLOCK = 128  # of FlashAttention 4 for heads of 256, on Blackwell
+FLASH_HEAD = 128  # values of the longest head whose FP8 it reads there
 AUTO, FLASH_ATTENTION = "auto", "FLASH_ATTN"  # values of --attention-backend
 
 
@@ -122,7 +123,7 @@ def _block_of_heads(model: ModelSpec, gpu: GpuSpec, release: Release, backend: s
     is_wide = model.head_size > WIDEST_HEAD and model.kv_dtype_bytes == 1
     if is_wide and is_flash and generation == HOPPER:
         return WIDE_HEAD_BLOCK
-    masks = model.masks_images and backend == AUTO
+    masks = model.masks_images and backend == AUTO and model.head_size >= WIDEST_HEAD
     return IMAGE_BLOCK if masks and generation == BLACKWELL else BLOCK_SIZE
 
 

@@ -245,7 +245,7 @@ def _pages_of(
     """The pages of the model's layers and the drafter's, with states of each draft if there are
     any, and those that are cached.
     """
-    check_drafts(reader, speculation)
+    check_drafts(reader, limits, speculation)
     drafted = _drafted(model, speculation)
     block_size = _block_size(reader, drafted, limits.num_gpus)
     is_ahead = plans_ahead(reader.values, speculation)

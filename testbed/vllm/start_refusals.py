@@ -11,6 +11,7 @@ from testbed.vllm.attention_backends import HOPPER, WIDEST_HEAD, keeps_each_stat
 from testbed.vllm.checkpoints import Quantization
 from testbed.vllm.command import ON
 from testbed.vllm.generations import capability_of
+from testbed.vllm.limits import Limits
 from testbed.vllm.option_reader import OptionReader
 
 if TYPE_CHECKING:
@@ -137,10 +138,18 @@ def check_prompts(reader: OptionReader, model: ModelSpec, *, caches: bool) -> No
         raise reader.does_not_start(CHUNKS, "prefixes of states are cached by chunks of prompts")
 
 
-def check_drafts(reader: OptionReader, speculation: "Speculation | None") -> None:
-    """Raise InputError for a drafter on the CPU that is asked to be scheduled ahead."""
-    is_on_cpu = speculation is not None and not speculation.drafts_on_gpu
-    if is_on_cpu and reader.value("--async-scheduling") == ON:
+def check_drafts(reader: OptionReader, limits: Limits, speculation: "Speculation | None") -> None:
+    """Raise InputError for a drafter on the CPU that is asked to be scheduled ahead, and for
+    adapters beside drafts of which a batch does not hold those of all sequences.
+    """
+    if speculation is None:
+        return
+    tokens = limits.max_num_seqs * (1 + speculation.max_drafts)
+    if reader.is_on("--enable-lora") and limits.max_num_batched_tokens < tokens:
+        raise reader.does_not_start(
+            "--max-num-batched-tokens", f"drafts beside --enable-lora need {tokens:,}"
+        )
+    if not speculation.drafts_on_gpu and reader.value("--async-scheduling") == ON:
         raise reader.does_not_start(
             "--async-scheduling", "n-gram drafts of the CPU are scheduled synchronously"
         )

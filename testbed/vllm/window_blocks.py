@@ -6,11 +6,12 @@ layer has the largest block of its backend's that is no larger than the one that
 
 from testbed.core.specs import ModelSpec
 from testbed.vllm.attention_backends import AUTO, BLACKWELL, HOPPER, WIDEST_HEAD
+from testbed.vllm.chosen_backend import FLASHINFER
 from testbed.vllm.generations import capability_of
 from testbed.vllm.option_reader import OptionReader
 
 OPTION = "--block-size"
-FLASHINFER, SIZES = "FLASHINFER", (16, 32, 64)
+SIZES = (16, 32, 64)
 
 
 def block_with_windows(reader: OptionReader, model: ModelSpec, size: int, backend: str) -> int:

@@ -380,7 +380,7 @@ def test_sinks_have_no_fp8_cache_on_ampere(fit):
 )
 def test_masks_of_images_take_larger_blocks_on_blackwell(fit, words, release, gpu, size):
     """TritonFlashInfer, the composite of release 0.33, has blocks of 64."""
-    text = without(LLAMA, model_type="gemma3_text", tie_word_embeddings=True, head_dim=128)
+    text = without(LLAMA, model_type="gemma3_text", tie_word_embeddings=True, head_dim=256)
     config = {"model_type": "gemma3", "text_config": text, "vision_config": {}}
     assert fit(config, words, release=release, gpu=gpu).block_size == size
 

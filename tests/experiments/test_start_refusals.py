@@ -279,3 +279,64 @@ def test_triton_s_kernels_read_no_fp8_before_ada(words, gpu, starts):
         assert fit_of(command, gpu, release_numbered(newest)).num_blocks > 0
     else:
         refuses(f"no FP8 cache on {gpu}", fit_of, command, gpu, release_numbered(newest))
+
+
+E4M3, E5M2 = "--kv-cache-dtype fp8", "--kv-cache-dtype fp8_e5m2"
+
+
+@pytest.mark.parametrize(
+    ("name", "backend", "gpu", "words", "starts"),
+    [
+        ("Qwen/Qwen3-8B", "flash_attn", "l40s", "", True),
+        ("Qwen/Qwen3-8B", "FLASH_ATTN", "l40s", E4M3, False),
+        ("Qwen/Qwen3-8B", "FLASH_ATTN", "h100-80gb", E4M3, True),
+        ("Qwen/Qwen3-8B", "flash_attn", "h100-80gb", E5M2, False),
+        ("Qwen/Qwen3-8B", "FLASH_ATTN", "b200", E4M3, True),
+        ("Qwen/Qwen3-8B", "FLASHINFER", "a100-80gb", E5M2, True),
+        ("Qwen/Qwen3-8B", "TRITON_ATTN", "a100-80gb", E4M3, False),
+        ("Qwen/Qwen3-8B", "TRITON_ATTN", "l40s", E5M2, True),
+        ("Qwen/Qwen3-8B", "FLEX_ATTENTION", "b200", E4M3, False),
+        ("Qwen/Qwen3.5-9B", "FLASH_ATTN", "b200", E4M3, False),  # heads of 256
+        ("microsoft/Phi-3-mini-4k-instruct", "FLASHINFER", "h100-80gb", "", False),
+        ("microsoft/Phi-3-mini-4k-instruct", "FLASH_ATTN", "h100-80gb", "", True),
+        ("openai/gpt-oss-20b", "FLASHINFER", "h100-80gb", "", False),
+        ("openai/gpt-oss-20b", "FLASH_ATTN", "l40s", "", False),
+        ("openai/gpt-oss-20b", "FLEX_ATTENTION", "b200", "", False),
+        ("openai/gpt-oss-20b", "TRITON_ATTN", "a100-80gb", "", True),
+        ("google/gemma-2-9b-it", "FLEX_ATTENTION", "l40s", "", False),
+        ("google/gemma-3-27b-it", "FLASH_ATTN", "h100-80gb", "", False),
+        ("google/gemma-3-27b-it", "FLASH_ATTN", "b200", "", True),
+        ("google/gemma-3-27b-it", "FLASHINFER", "b200", "", False),
+        ("google/gemma-3-27b-it", "FLEX_ATTENTION", "h100-80gb", "", True),
+    ],
+)
+def test_a_backend_that_a_command_names_serves_the_model(name, backend, gpu, words, starts):
+    """As vLLM 0.33's classes; a name may be in small letters."""
+    command = f"vllm serve {name} --max-model-len 512 --max-num-seqs 8 {words}"
+    asked = f"{command} -tp 2 --attention-backend {backend}", gpu, release_numbered("0.33")
+    if starts:
+        assert fit_of(*asked).num_blocks > 0
+    else:
+        refuses("--attention-backend", fit_of, *asked, error=DoesNotStart)
+
+
+def test_a_backend_of_another_name_is_refused():
+    with pytest.raises(InputError, match="--attention-backend XFORMERS"):
+        fits(f"{LLAMA} --attention-backend XFORMERS")
+
+
+@pytest.mark.parametrize(("name", "block"), [("4b", 64), ("12b", 64), ("27b", 16)])
+def test_a_kernel_that_masks_images_on_blackwell_has_a_block_of_its_own(name, block):
+    """As vLLM 0.33's classes: two kernels serve heads of 256, and FlashAttention those of 128."""
+    words = f"vllm serve google/gemma-3-{name}-it --max-model-len 512"
+    assert fit_of(words, "b200", release_numbered("0.33")).block_size == block
+
+
+@pytest.mark.parametrize(("num_seqs", "starts"), [(512, True), (513, False)])
+def test_a_batch_beside_adapters_holds_the_drafts_of_all_sequences(num_seqs, starts):
+    words = f"{LLAMA} {NGRAM} --enable-lora --max-num-batched-tokens 2048 --max-model-len 512"
+    words += f" --max-num-seqs {num_seqs}"
+    if starts:
+        assert fits(words).kv_tokens > 0
+    else:
+        refuses("need 2,052", fits, words, error=DoesNotStart)
