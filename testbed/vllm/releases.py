@@ -300,13 +300,6 @@ class Release:
             "model_executor/layers/quantization/auto_awq.py BaseAWQLinearMethod.create_weights",
         ),
     ] = False
-    copies_attention: Annotated[
-        bool,
-        Fact(
-            "a GPU has all weights of HunYuan's attention, whose class is that of Transformers",
-            "model_executor/models/registry.py (HunYuanDenseV1ForCausalLM)",
-        ),
-    ] = False
     has_marlin_alone: Annotated[
         bool,
         Fact(
@@ -502,7 +495,6 @@ V0_33 = replace(
     checks_cache_type=True,
     least_scale_block=32,
     cuts_no_groups=True,
-    copies_attention=True,
     takes_activation_order=False,
     pads_plain_experts=True,
     looks_up_on_gpu=True,

@@ -219,7 +219,7 @@ def _check(
     """
     num_gpus = limits.num_gpus
     _check_shares(reader, model, limits)
-    check_divided_parts(reader, model, num_gpus, text_type)
+    check_divided_parts(reader, model, num_gpus)
     check_scale_groups(reader, model, limits, quantization, text_type)
     if problem := cache_problem(model, reader.gpu, reader.release):
         raise InputError(

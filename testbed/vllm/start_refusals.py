@@ -23,7 +23,6 @@ SHARDS = "--decode-context-parallel-size"
 THRESHOLD = "--long-prefill-token-threshold"
 CHUNKS = "--enable-chunked-prefill"
 E5M2, E4M3 = "fp8_e5m2", (None, "auto", "fp8_e4m3")
-WHOLE_ATTENTION = "hunyuan_v1_dense"
 HALF, BFLOAT = ("half", "float16"), ("bfloat16",)
 FULL = ("float", "float32")
 CONTEXT_GIB = 0.52  # 78.66 of 79.18 GiB are free when vLLM starts on an H100, by its log
@@ -62,15 +61,10 @@ def _check_shards_of_heads(
         raise reader.does_not_start(SHARDS, f"{queries} queries a head are no multiple of it")
 
 
-def check_divided_parts(reader: OptionReader, model: ModelSpec, num_gpus: int, kind: str) -> None:
+def check_divided_parts(reader: OptionReader, model: ModelSpec, num_gpus: int) -> None:
     """Raise InputError for parts that vLLM does not divide among num_gpus GPUs: the heads of a
-    vision tower, which it makes for text alone too, the groups of Mamba-2, and the attention of a
-    model of this type.
+    vision tower, which it makes for text alone too, and the groups of Mamba-2.
     """
-    if kind == WHOLE_ATTENTION and num_gpus > 1 and reader.release.copies_attention:
-        raise reader.refusal(
-            GPUS, f"the attention of {kind} is whole on each GPU, which is not modelled"
-        )
     groups = model.states.num_groups if model.states else 0
     if model.vision_heads is not None and model.vision_heads % num_gpus:
         raise reader.does_not_start(

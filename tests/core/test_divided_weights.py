@@ -13,6 +13,7 @@ from testbed.core.errors import InputError
 from testbed.core.hf_config import model_of
 from testbed.core.shapes import read_model
 from testbed.core.specs import GIB
+from testbed.experiments.real.lockstep import model_configs
 from testbed.experiments.vllm_server.answer import fit_of
 from testbed.experiments.vllm_server.named import gpu_named
 from testbed.vllm.limits import Limits
@@ -22,6 +23,7 @@ from testbed.vllm.stages import whole
 PUBLISHED = json.loads(
     (Path(__file__).parents[1] / "inputs" / "published_models.json").read_text(encoding="utf-8")
 )
+FAMILIES = json.loads(model_configs.FAMILIES.read_text(encoding="utf-8"))
 NUM_LAYERS = 8  # the first ones of a published model
 ON_GPU = {  # bytes by tensor parallelism, and how near the shape comes
     "qwen2.5-3b": ({1: 1855565824, 2: 927817728, 4: 468140032, 8: 238301184}, 0.0005),
@@ -50,6 +52,25 @@ def test_a_gpu_has_its_share_and_what_is_copied(tmp_path, name):
     for num_gpus, num_bytes in measured.items():
         found = bytes_on_gpu(model, model.weight_bytes, num_gpus)
         assert found == pytest.approx(num_bytes, rel=error)
+
+
+@pytest.mark.parametrize(
+    ("family", "measured"),
+    [
+        ("arcee", 55871488),
+        ("glm", 70559744),
+        ("hunyuan-dense", 70555648),
+        ("olmo2", 70572032),
+        ("starcoder2", 45862912),
+    ],
+)
+def test_classes_of_transformers_copy_heads_too(tmp_path, family, measured):
+    """vLLM makes one layer of their projections, with the Transformers that it requires."""
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(FAMILIES[family]))
+    model = model_of(path)
+    assert model.num_kv_heads == 2
+    assert bytes_on_gpu(model, model.weight_bytes, 4) == pytest.approx(measured, rel=0.003)
 
 
 @pytest.mark.parametrize(

@@ -56,12 +56,6 @@ def test_pages_of_whole_blocks_of_windows_are_as_large_as_those_of_full_attentio
     assert (found.num_blocks, found.kv_tokens) == (16384, 258608)
 
 
-def test_the_attention_of_hunyuan_is_whole_on_each_gpu(tmp_path):
-    """Weights would be 13% too small on two GPUs and 47% on eight."""
-    assert _fit(tmp_path, "hunyuan-dense", "-tp 1", "h100-80gb").num_blocks > 0
-    refuses("not modelled", _fit, tmp_path, "hunyuan-dense", "-tp 2", "h100-80gb")
-
-
 @pytest.mark.parametrize("family", ["deepseek-v3.2", "glm-moe-dsa"])
 @pytest.mark.parametrize("size", [32, 96])
 def test_an_indexer_reads_blocks_of_64_tokens(tmp_path, family, size):

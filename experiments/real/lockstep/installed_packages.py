@@ -3,10 +3,12 @@
 from collections.abc import Callable, Iterable
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import PackageNotFoundError, requires, version
 from importlib.util import find_spec
 from types import ModuleType
 from typing import Any
+
+from packaging.requirements import Requirement
 
 from testbed.core.errors import InputError
 
@@ -17,6 +19,18 @@ def version_of(package: str, remedy: str) -> str:
         return version(package)
     except PackageNotFoundError:
         raise InputError(key=package, problem="is not installed", remedy=remedy) from None
+
+
+def check_required(package: str, required: str) -> None:
+    """Raise InputError if another version of `required` is installed than the package takes."""
+    found = version(required)
+    for requirement in map(Requirement, requires(package) or ()):
+        if requirement.name == required and not requirement.specifier.contains(found):
+            raise InputError(
+                key=f"{required} {found}",
+                problem=f"{package} {version(package)} requires {required}{requirement.specifier}",
+                remedy="install such a version: its classes are made otherwise with others",
+            )
 
 
 class AbsentModules(MetaPathFinder, Loader):

@@ -15,6 +15,7 @@ from tempfile import NamedTemporaryFile
 from typing import Any
 
 from testbed.core.specs import GpuSpec
+from testbed.experiments.real.lockstep.installed_packages import check_required
 from testbed.experiments.real.lockstep.named_gpu import install
 from testbed.experiments.real.lockstep.start_checks import (
     check_blocks,
@@ -56,6 +57,7 @@ class Starter:
     """Starts the installed vLLM on GPUs, in one process."""
 
     def __init__(self) -> None:
+        check_required("vllm", "transformers")
         self._platform = install()
         self._arguments = _reader()
         self._is_distributed = False
