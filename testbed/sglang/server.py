@@ -63,8 +63,8 @@ def server_with(command: Command, shape: ModelSpec, gpu: GpuSpec, kind: str) -> 
     check_sparse(model, gpu, values.get("--kv-cache-dtype", "auto"))
     limits = limits_of(values, gpu)
     num_gpus = limits.num_gpus
-    problem = model.heads_problem(num_gpus) or columns_problem(model, num_gpus, num_gpus)
-    if problem := problem or cut_block(model, num_gpus):
+    uneven = model.heads_problem(num_gpus) or columns_problem(model, num_gpus, num_gpus)
+    if problem := uneven or cut_block(model, num_gpus):
         raise DoesNotStart(key=f"{SERVE}: --tp-size", value=num_gpus, problem=problem)
     memory = memory_of(model, gpu, limits, _fraction(values))
     windows = has_window_pool(model, kind)
