@@ -12,7 +12,7 @@ pytest.importorskip("torch", reason="torch is not installed")
 
 import testbed.kernels
 from testbed.experiments.site import kernel_table
-from testbed.kernels.measure import bench_kernels, speed_beside_vllm, timing
+from testbed.kernels.measure import bench_kernels, timing
 from testbed.kernels.measure.bench_kernels import Report
 from testbed.kernels.measure.block_moves import BLOCK_SIZES, WAYS
 from testbed.kernels.measure.timing import Timing
@@ -217,11 +217,6 @@ def test_kept_times_of_draws_cost_no_tokens() -> None:
     for requests in ("128", "256"):
         greedy, drawn = (np.mean(times_ms["kernel", requests, t]) for t in ("0", "1"))
         assert drawn / greedy <= 1.02
-
-
-def test_kept_rows_give_the_table_beside_vllm(capsys: pytest.CaptureFixture[str]) -> None:
-    speed_beside_vllm.main(KEPT.parent / "engine" / "speed-h200")
-    assert capsys.readouterr().out in (KEPT.parent / "speed.md").read_text()
 
 
 def test_kept_ratios_to_others_are_those_that_the_page_counts() -> None:
