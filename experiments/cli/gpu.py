@@ -1,6 +1,4 @@
-"""`testbed gpu`: commands that need an NVIDIA GPU. Torch and CuPy are imported after the arguments
-have been checked.
-"""
+"""`testbed gpu`: commands that need an NVIDIA GPU; torch and CuPy come after the checks."""
 
 import sys
 from pathlib import Path

@@ -97,9 +97,7 @@ def _ended(words: Sequence[str]) -> int:
 
 
 def _interrupt_behind(error: BaseException | None) -> KeyboardInterrupt | None:
-    """The interrupt whose clean-up raised this error, as that of a half-made OmegaConf node does;
-    None without one.
-    """
+    """The interrupt whose clean-up raised this error, as a half-made OmegaConf node's does."""
     while error is not None and not isinstance(error, KeyboardInterrupt):
         error = error.__context__
     return error

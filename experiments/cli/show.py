@@ -1,6 +1,4 @@
-"""`testbed show`: the charts of a run from its tables; its memory and its timeline from the run
-simulated again.
-"""
+"""`testbed show`: a run's charts from its tables; memory and timeline by simulating again."""
 
 from pathlib import Path
 from typing import Annotated

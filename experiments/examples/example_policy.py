@@ -1,6 +1,4 @@
-"""A complete memory policy outside the package: slabs, of which a sequence takes one more whenever
-it needs one.
-"""
+"""A complete memory policy outside the package: slabs, one more whenever one is needed."""
 
 from testbed.core.sequence import Batch, Sequence
 from testbed.core.slots import GRANTED, Answer, Answers, Extent, Refusal, Usage, ceil_div

@@ -70,9 +70,7 @@ class Bounds:
 
     @property
     def _holds(self) -> bool:
-        """True if there are requests, each with one sequence, and all engines have one server, as
-        the bounds assume.
-        """
+        """True if the bounds' assumptions hold: requests of one sequence, engines of one server."""
         is_mixed = bool(self.machine.config.servers)
         return len(self.demand) > 0 and self.demand.has_one_sequence and not is_mixed
 

@@ -72,9 +72,7 @@ AT_CAPACITY = Mode(
 
 @dataclass(frozen=True)
 class Plan:
-    """verdicts: of every deployment of the space. num_simulations: different runs, those of rate
-    searches included.
-    """
+    """verdicts: of every deployment. num_simulations: runs, those of rate searches included."""
 
     question: Question
     mode: Mode
@@ -140,9 +138,7 @@ class Request:
 
 
 def planned(request: Request, report: Callable[[str], None]) -> Plan:
-    """The plan; raises InputError for words that make no sense, and for a space that is empty after
-    the checks.
-    """
+    """The plan; raises InputError for words without sense, and for an empty space."""
     _check(request)
     launcher = tuple(word for word in request.words if is_of_hydra(word))
     words = [word for word in request.words if word not in launcher]

@@ -130,9 +130,7 @@ class SearchJob:
         )
 
     def _missed(self, tried: dict[float, float], highest: float | None) -> float | None:
-        """The lowest rate above the highest one that keeps the SLO; if none does, that at which
-        most requests do.
-        """
+        """The lowest rate above the highest that keeps the SLO; if none, where most requests do."""
         if highest is None:
             return max(tried, key=lambda rate: tried[rate])
         above = [rate for rate in tried if rate > highest and tried[rate] < self.share]

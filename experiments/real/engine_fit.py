@@ -50,9 +50,7 @@ class EngineFit:
 
 
 def engine_fit(command: str, gpu: str) -> EngineFit:
-    """The answer for `testbed run engine=gpu ...` on a GPU. Raises InputError for words that such a
-    run does not take.
-    """
+    """The answer for `testbed run engine=gpu ...` on a GPU. Raises InputError for other words."""
     try:
         words = shlex.split(command)[len(COMMAND) :]
     except ValueError as error:

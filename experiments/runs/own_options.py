@@ -148,9 +148,7 @@ def stated(file: Path, changed_ns: int) -> Node:
 
 
 def readers_of(group: str, name: str) -> list[str]:
-    """The options of a group with a value of this name; none if they are many, as of a value that
-    most of them have.
-    """
+    """The options of a group that have a value of this name; none if most have."""
     if group not in GROUPS:
         return []
     readers = [

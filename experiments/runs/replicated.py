@@ -98,9 +98,7 @@ def _compared_axis(groups: Sequence[Setting]) -> str:
 
 
 def _free_axes(groups: Sequence[Setting], name: str) -> list[str]:
-    """The other axes, without those that follow from the value of this one, as a pool's blocks
-    follow from their size.
-    """
+    """The other axes that do not follow from this one, as a pool's blocks from its size."""
     return [key for key in groups[0].chosen if key != name and not _follows(groups, name, key)]
 
 

@@ -1,6 +1,4 @@
-"""Run folders: a run, simulated or on a GPU, writes a folder with its config and results, as a
-whole or not at all.
-"""
+"""Run folders: a run writes a folder with its config and results, whole or not at all."""
 
 import inspect
 import json
@@ -133,9 +131,7 @@ def _has(folder: Path, name: str, *, again: bool) -> bool:
 
 
 def _summary_of(folder: Path, name: str) -> dict[str, Any]:
-    """The summary of the run of this id; raises InputError if another process has meanwhile put
-    its own run there.
-    """
+    """The summary of the run of this id; raises InputError if another run is there now."""
     summary = complete(folder)
     if summary is None or summary[RUN].get(ID, name) != name:
         raise InputError(
@@ -254,9 +250,7 @@ def check_unchanged(folder: Path) -> None:
 def changed_since(
     folder: Path, config: RunConfig, part: tuple[float, float | None], end_s: float, shown: str
 ) -> Iterator[str]:
-    """A remark if a simulation repeated to its end stops at another time than the folder's;
-    `shown`: the output.
-    """
+    """A remark if a repeated simulation ends at another time than the folder's."""
     summary = complete(folder) if part[1] is None and config.window_s is None else None
     if summary and summary["simulated_s"] != end_s:
         yield (

@@ -28,9 +28,7 @@ SYSTEM = (  # a roofline that batches as many requests as the paper's system did
 
 
 class Speed(NamedTuple):
-    """Requests, or a cache's look-ups and evictions, in the seconds of the event loop; memory of a
-    whole process.
-    """
+    """Requests, or a cache's look-ups and evictions, in a loop's seconds; a process's memory."""
 
     operations: int
     seconds: float
@@ -107,9 +105,7 @@ def run_speed(overrides: Sequence[str], lengths: tuple[tuple[str, str], ...]) ->
 
 
 def cache_speed(num_blocks: int, num_prompts: int = 50_000) -> Speed:
-    """Replays prompts of 8 to 40 blocks, each a prefix of one of 300 stories and a unique end, with
-    LRU eviction.
-    """
+    """Replays prompts of 8 to 40 blocks, of 300 stories with ends of their own, by LRU."""
     prompts = [
         Prompt(contents, len(contents)) for contents in branching(num_prompts, 300, Random(0))
     ]

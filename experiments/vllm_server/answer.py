@@ -209,9 +209,7 @@ def _pool_of(server: Server) -> dict[str, Any]:
 
 
 def _margin_of(server: Server, memory_terms: Terms, longest_len: int) -> dict[str, Any]:
-    """The fields of a Fit that set the pool beside the known error of its memory; null if the
-    command gives the pool.
-    """
+    """The fields of a Fit on the pool and its error; null if the command gives the pool."""
     margin = margin_of(server, memory_terms)
     return {
         "spare_gib": margin and margin.spare_gib,

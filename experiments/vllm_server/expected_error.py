@@ -139,9 +139,7 @@ def _than_computed(more_gib: float) -> str:
 
 
 def _near(measured: Collection[tuple[int, int]], size: tuple[int, int]) -> tuple[int, int]:
-    """The start-up of this size; else that with the next fewer sequences, else the fewest, whose
-    tokens are nearest.
-    """
+    """The start-up of this size, else with the next fewer sequences and the nearest tokens."""
     if size in measured:
         return size
     num_seqs, tokens = size

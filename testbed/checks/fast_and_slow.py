@@ -129,9 +129,7 @@ class Case:
 
 @dataclass(frozen=True)
 class Served:
-    """The traces of a run: its records, what the policy counted, what was decided when, whether a
-    part reads lengths.
-    """
+    """The traces of a run: records, counters, decisions by time, and whether it reads lengths."""
 
     recorder: Recorder
     counters: Mapping[str, float]
@@ -317,9 +315,7 @@ def registered(memory: Capabilities, num_tokens: int) -> int:
 def workload(
     memory: Capabilities, serves_several: bool, max_len: int, prefix: int, gap_ps: int
 ) -> Iterator[Request]:
-    """Requests of one sequence, groups and beams, some of which share a beginning or have the
-    registered prefix.
-    """
+    """Requests of one sequence, groups and beams, some with a shared or registered beginning."""
     random, arrival_ps = Random(0), 0
     for i in range(NUM_REQUESTS):
         arrival_ps += random.randint(0, gap_ps)

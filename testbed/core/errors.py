@@ -89,9 +89,7 @@ def check_known(key: str, name: str, names: Collection[str]) -> None:
 
 
 class PlugInError(RuntimeError):
-    """A policy, scheduler, preemption rule or cost model broke its contract; the message names it
-    and its action.
-    """
+    """A plug-in broke its contract; the message names it and its action."""
 
 
 class OracleError(RuntimeError):

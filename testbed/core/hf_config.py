@@ -397,9 +397,7 @@ def _check_embedding(fields: Fields, kind: str, hidden: int) -> None:
 
 
 def head_size(fields: Fields, kind: str, hidden: int, heads: int) -> int:
-    """The size of a query head; of a latent attention, its part without position, of Gemma-4 that
-    of full attention.
-    """
+    """The size of a query head; latent: without position, Gemma-4: of full attention."""
     if kind in types_with("latent"):
         return fields.whole("qk_nope_head_dim")
     if kind == "gemma4_text":

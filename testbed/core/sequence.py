@@ -407,9 +407,7 @@ class SequenceGroup:
         return at_rest if self.batch is None else at_rest + self.batch.steps
 
     def generate(self, num_tokens: int = 1) -> None:
-        """Count num_tokens more output tokens for each sequence, from an iteration that was not a
-        step of its batch.
-        """
+        """Count num_tokens more output tokens a sequence, of an iteration outside its batch."""
         assert self.batch is None, "the batch counts the tokens of a decoding group"
         self.generated_offset += num_tokens
 

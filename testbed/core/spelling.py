@@ -13,9 +13,7 @@ def did_you_mean(name: str, choices: Iterable[str], most: int = 1) -> str:
 
 
 def near_names(name: str, choices: Iterable[str], most: int = 1) -> list[str]:
-    """The names that are like this one in any case: equal, else those that it begins, else
-    `most` of like letters.
-    """
+    """The names like this one in any case: equal, else begun by it, else `most` of like letters."""
     from difflib import get_close_matches  # which a word that is known does not need
 
     folded = {other.casefold(): other for other in choices}

@@ -235,9 +235,7 @@ def _products_s(model: ModelSpec, gpu: GpuSpec) -> float:
 
 
 def pairs_of(new: int, num_stored: int, window: int | None) -> float:
-    """Pairs of a query and a key: each of `new` tokens sees those stored, and those before it; at
-    most `window`.
-    """
+    """Pairs of query and key: `new` tokens see stored ones and those before; at most `window`."""
     if window is None or num_stored + new <= window:
         return new * num_stored + new * (new + 1) / 2
     # Queries that see fewer tokens than the window has

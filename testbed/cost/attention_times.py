@@ -128,9 +128,7 @@ class DecodeTable:
 
 
 def of_kind(points: Rows, block_size: int, spread: str) -> Rows:
-    """The points of one block size and spread; those without these two axes are of equal lengths
-    and any block size.
-    """
+    """The points of one block size and spread; those without these axes are of any."""
     if points and len(points[0][0]) == 2:
         return points
     chosen = [((key[2], key[3]), ps) for key, ps in points if key[:2] == (block_size, spread)]
@@ -150,9 +148,7 @@ def _steps(end: int, x: int, stride: int) -> int:
 
 
 class PrefillTable:
-    """Prefill attention of all layers, by prompts that were measured at once, or whole, as
-    PROFILE_FORMAT.md says.
-    """
+    """Prefill attention of all layers, by prompts measured at once or whole (PROFILE_FORMAT.md)."""
 
     def __init__(self, points: Rows, num_layers: int) -> None:
         batches = curves(

@@ -153,9 +153,7 @@ def derived_cost(
     path: str | None = None,
     attainable: PositiveShare | None = None,
 ) -> ProfileCost:
-    """Costs scaled to the server's GPU from a profile of `source`: `path`, or the shipped one of
-    model and num_gpus.
-    """
+    """Costs scaled to the server's GPU from a profile of `source`: `path`, or a shipped one."""
     profile = read_profile(path or f"{source.name}-{model.name}-tp{server.num_gpus}")
     return ProfileCost(model, server, derive(profile, source, server.gpu, attainable), choices)
 

@@ -96,9 +96,7 @@ def surface(
 
 
 def bracket(counts: Sequence[int], x: int) -> tuple[int, int]:
-    """The two of these sorted counts around x; beyond an end the two next to it, and twice the same
-    if it is alone.
-    """
+    """The two of these sorted counts around x; beyond an end the nearest two, or one twice."""
     i = min(max(1, bisect_right(counts, x)), len(counts) - 1)
     return counts[max(0, i - 1)], counts[i]
 
@@ -109,9 +107,7 @@ def blend(low: int, high: int, x: int, y_low: int, y_high: int) -> int:
 
 
 class UnequalLengths:
-    """A cost is t(mean) + share * (t(longest) - t(mean)), t that of equal lengths; bins are as in
-    PROFILE_FORMAT.md.
-    """
+    """A cost is t(mean) + share * (t(longest) - t(mean)), t of equal lengths, by bins."""
 
     def __init__(self, section: Mapping[str, Any]) -> None:
         self._shares = {tuple(row[:5]): float(row[5]) for row in section["points"]}

@@ -37,9 +37,7 @@ class Known(NamedTuple):
 
 
 def profiles_at_hand(path: str | Path | None, gpus: Iterable[GpuSpec]) -> Iterator[Known]:
-    """The profiles of a file or of a folder, then those that ship; one whose GPU has no data sheet
-    is left out.
-    """
+    """The profiles of a file or folder, then those that ship, with a data sheet of their GPU."""
     user_files: list[str | Path] = []
     if path is not None:
         user_files = [*sorted(Path(path).glob("*.json"))] if Path(path).is_dir() else [path]

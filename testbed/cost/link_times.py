@@ -27,9 +27,7 @@ KERNEL = "kernel"
 
 
 class LinkTimes:
-    """Picoseconds of a transfer, linear in extents, their bytes and the block size; level below the
-    smallest points.
-    """
+    """Picoseconds of a transfer, linear in extents, bytes and block size; level below."""
 
     def __init__(self, points: Rows) -> None:
         measured = dict[tuple[str, str], list[tuple[tuple[int, int, int], int]]]()

@@ -38,9 +38,7 @@ class Moved(NamedTuple):
 
 
 def counted(moves: Iterable[Move]) -> tuple[Moved, ...]:
-    """Moves by tiers and length, in order. A copy whose slots below the device follow the last
-    copy's begins no run.
-    """
+    """Moves by tiers and length, in order; a copy behind the last one's slots begins no run."""
     counts: dict[tuple[str, str, int], tuple[int, int]] = {}
     for source, target, copies in moves:
         end = -1
@@ -216,9 +214,7 @@ def are_durations(durations: Any) -> bool:
 
 
 def wrong_durations(cost: "CostModel", durations: Any) -> PlugInError:
-    """The error of an answer that `are_durations` refuses: time is whole picoseconds, and every
-    iteration takes some.
-    """
+    """The error of an answer that `are_durations` refuses: whole picoseconds, above 0."""
     name = type(cost).__name__
     kind: Any = Affine  # as above
     if type(durations) is not kind:

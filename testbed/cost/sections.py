@@ -149,9 +149,7 @@ def _is_axis_value(value: Any) -> bool:
 
 
 def _check_value(section: str, value: Any, point: str) -> None:
-    """Raise InputError unless a time is finite and at least 0, a difference of times finite, and a
-    share from 0 to 1.
-    """
+    """Raise InputError unless times are finite and at least 0, shares from 0 to 1."""
     if section in DIFFERENCES:
         least, most, allowed = -math.inf, math.inf, "that is finite"
     elif section == SHARE:
@@ -177,9 +175,7 @@ def read_profile(path: str | Path) -> dict[str, Any]:
 def measured_file(
     name: str | Path, shipped: Path, culprit: str, kind: str
 ) -> tuple[Path, dict[str, Any]]:
-    """Path and content of a file by path, or by the name of one that ships; `culprit` and `kind`
-    are for messages.
-    """
+    """Path and content of a file, or of one that ships by name; the rest is for messages."""
     file = next((path for path in (Path(name), shipped / f"{name}.json") if path.is_file()), None)
     if file is None:
         names = ", ".join(sorted(path.stem for path in shipped.glob("*.json")))

@@ -15,9 +15,7 @@ from testbed.cost.swap_overlap import with_swaps
 
 
 def by_size(points: Iterable[tuple[tuple[Any, ...], int]]) -> Callable[[int, int], int]:
-    """Times by block size and blocks, blended between sizes; a longer extent counts as blocks of
-    the largest size.
-    """
+    """Times by block size and blocks, blended; a longer extent is blocks of the largest size."""
     times = curves((size, count, ps) for (size, count), ps in points)
     sizes = list(times)
 
@@ -97,9 +95,7 @@ class TierLinks:
         )
 
     def behind(self, computing_ps: int, moves: tuple[Moved, ...], num_layers: int) -> int:
-        """Time of an iteration that computes for computing_ps and hides these moves behind it, as
-        it does swaps.
-        """
+        """Time of an iteration that computes for computing_ps and hides moves as it does swaps."""
         num_copies = sum(
             move.num_transfers for move in moves if HOST not in (move.source, move.target)
         )

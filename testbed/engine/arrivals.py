@@ -246,9 +246,7 @@ class Concurrency(AnswerDriven):
 
 
 class Sessions(AnswerDriven):
-    """A closed loop: a session's next request goes out its think time (max_think_s at most) after
-    the last answer.
-    """
+    """A closed loop: a session's next request follows its think time after the last answer."""
 
     def __init__(
         self,
@@ -334,9 +332,7 @@ def renewal_times(rng: np.random.Generator, shape: float, rate: float, duration_
 
 
 def likely_order(turns: Turns, at_once: int, gap_s: float) -> Column:
-    """The rows in the order of sending if answers take as long as recorded, which Belady's order
-    sees beforehand.
-    """
+    """The rows in order of sending if answers last as recorded, as Belady's order sees them."""
     sent_s = np.zeros(len(turns))
     ends_s = np.zeros(turns.num_sessions)
     for row, before in enumerate(turns.after):

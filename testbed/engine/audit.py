@@ -170,9 +170,7 @@ def check_accounts(used: Seq[NDArray[Any]], accounts: Seq[Usage], policy: str) -
 
 
 def check_measures(sums: NDArray[Any], policy: str) -> None:
-    """No kind of memory is negative, in any span; a row of `sums` for each of Measures. `policy` is
-    whose they are.
-    """
+    """No kind of memory is negative in any span; a row of `sums` for each of Measures."""
     if (sums < 0).any():
         span = int((sums < 0).any(axis=0).argmax())
         raise PlugInError(

@@ -12,9 +12,7 @@ class HostLaunches:
         self._seen = set[int]()  # numbers of tokens
 
     def launch(self, launch: Launch, planned_ps: int, num_tokens: int) -> int:
-        """Launch an iteration when it is planned and the one before is launched; when the host has
-        launched it (ps).
-        """
+        """Launch an iteration once planned and the one before is launched; its end (ps)."""
         self.launched_ps = max(planned_ps, self.launched_ps) + launch.whole_ps
         if launch.unseen_ps and num_tokens not in self._seen:
             self._seen.add(num_tokens)

@@ -1,6 +1,4 @@
-"""States of the pool over time: a run whose policy is looked at whenever its clock moves on, as
-frames to draw.
-"""
+"""States of the pool over time, as frames to draw: looked at whenever the clock moves."""
 
 from collections.abc import Callable, Iterable
 from collections.abc import Sequence as Row
@@ -22,9 +20,7 @@ BLOCK_SIZE = 16  # in which a pool is shown whose policy knows no blocks
 
 
 class Held(NamedTuple):
-    """The slots of a sequence's tokens from `first` on: on the device, then on the host while it is
-    swapped out.
-    """
+    """The slots of a sequence's tokens from `first` on: the device's, then the host's."""
 
     request_id: int
     num_tokens: int
@@ -34,9 +30,7 @@ class Held(NamedTuple):
 
 
 class PoolState(NamedTuple):
-    """Slots that the sequences hold, and those of no table: on the device, then in each tier that
-    stores prefixes.
-    """
+    """Slots of sequences, and of no table: on the device, then in each tier with prefixes."""
 
     held: dict[int, Held]
     pools: tuple[NonSequenceSlots, ...]

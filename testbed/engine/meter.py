@@ -25,9 +25,7 @@ class Meter(ABC):
 
     @abstractmethod
     def open(self, plan: Plan, used: Usage) -> None:
-        """Measure the pool as the first iteration of this plan sees it; `used` is the policy's own
-        account of it.
-        """
+        """Measure the pool at this plan's first iteration; `used` is the policy's own account."""
 
     @abstractmethod
     def close(

@@ -1,6 +1,4 @@
-"""The outputs to come: how long every output is, and which beams survive. The future, known to the
-engine alone.
-"""
+"""The outputs to come: lengths and surviving beams. The future, known to the engine alone."""
 
 import heapq
 from collections.abc import Mapping

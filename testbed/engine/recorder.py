@@ -260,9 +260,7 @@ class Recorder:
             self.settle()
 
     def moved(self, plan: Plan) -> None:
-        """A plan begins: count its copies and the groups that it has preempted, but for groups
-        that have left since.
-        """
+        """A plan begins: count its copies and preempted groups, but for those that have left."""
         for group in plan.preempted:
             self.totals.swaps += group.status is SWAPPED
             self.totals.recomputes += group.status is WAITING

@@ -1,6 +1,4 @@
-"""The times at which totals of a run are kept: at the first iteration boundary at or after each
-requested time.
-"""
+"""The times of a run's kept totals: the first iteration boundary at or after each request."""
 
 from collections.abc import Iterable
 

@@ -28,9 +28,7 @@ SLOTS_OFFSET = attrgetter("slots_offset")
 
 
 class Tracked:
-    """Never-used slots of a resident group, `alive` until it leaves: `active` by now, (from_len,
-    slots) to come.
-    """
+    """Never-used slots of a resident group: `active` by now, (from_len, slots) to come."""
 
     __slots__ = ("active", "alive", "later")
 

@@ -76,9 +76,7 @@ class TokenClock:
         self._members[request_id] = self.num_steps, now_ps
 
     def verified(self, request_id: int, num_tokens: int, now_ps: int) -> None:
-        """A member has num_tokens tokens at once, of an iteration with drafts, in which the batch
-        takes no step.
-        """
+        """A member has num_tokens tokens at once, of an iteration with drafts, without a step."""
         if request_id not in self._members:  # it was cancelled meanwhile
             return
         _, last_ps = self._members[request_id]

@@ -1,6 +1,4 @@
-"""Pure functions from a run's records to its metrics, and to the requests that meet the service
-level objectives.
-"""
+"""Pure functions from a run's records to its metrics and its requests within the SLOs."""
 
 from collections.abc import Mapping
 from math import fsum, sqrt
@@ -73,9 +71,7 @@ def user_speeds(log: PackedRows) -> dict[str, float | None]:
 
 
 def latencies(log: PackedRows) -> dict[str, Floats]:
-    """Latencies of every served request in s: end to end, normalized, TTFT, and TPOT of outputs
-    above one token.
-    """
+    """Latencies of served requests in s: end to end, normalized, TTFT, TPOT above one token."""
     columns = _times(log)
     arrival, first, finish, output_len = columns[:, columns[2] >= 0]
     longer = output_len > 1
@@ -129,9 +125,7 @@ def shares_of(
 
 
 def saving(totals: Totals) -> dict[str, float | None]:
-    """1 - 1 / (mean references of a held slot): the artifact's measure of the memory that sharing
-    saves (Figure 15).
-    """
+    """1 - 1 / (mean references of a held slot): memory saved by sharing (Figure 15)."""
     sums = {
         "per_iteration": (totals.shared, totals.iterations),
         "over_time": (totals.shared_ps, totals.busy_ps),
@@ -243,9 +237,7 @@ def kept(log: PackedRows, slo: Slo, gaps: TokenGaps) -> NDArray[np.bool_]:
 def goodput(
     log: PackedRows, slo: Slo, simulated_s: float, gaps: TokenGaps
 ) -> dict[str, float | None]:
-    """The objectives in s, the share of ended requests that met all of them, and the rate of those
-    in requests/s.
-    """
+    """The objectives in s, the share of ended requests that met all, and their rate."""
     inside = int(kept(log, slo, gaps).sum()) if slo else None
     return {
         **slo.limits,

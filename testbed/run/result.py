@@ -1,6 +1,4 @@
-"""The result of a simulated run: its summary, its tables, and the front end with the pages and
-files that show them.
-"""
+"""The result of a simulated run: summary, tables, and a front end with pages and files."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -73,9 +71,7 @@ class FrontEnd(Protocol):
         """
 
     def check_possible(self, config: RunConfig, share: float) -> None:
-        """Raise NotSustained if arithmetic says that no rate keeps the objectives for this share of
-        the requests.
-        """
+        """Raise NotSustained if arithmetic says that no rate keeps the objectives."""
 
     def with_one_source(
         self,

@@ -43,9 +43,7 @@ def about(summary: Mapping[str, Any]) -> str:
 
 
 def source_of_costs(cost: str) -> str:
-    """The source of costs, without the name of the code that reads it; of a cost model that does
-    not say it, the name.
-    """
+    """The source of costs, without its code's name; of a cost model without one, the name."""
     match = SOURCE.fullmatch(cost)
     return match[1] if match else cost
 
@@ -96,9 +94,7 @@ def flat(summary: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def merge_axes(axes: Sequence[str], row: Mapping[str, Any]) -> dict[str, Any]:
-    """The row, renamed if an axis has the same name: `policy` is the option, policy_in_full all
-    its parameters.
-    """
+    """The row, renamed if an axis has its name: `policy` is the option, policy_in_full all."""
     return {f"{key}_in_full" if key in axes else key: value for key, value in row.items()}
 
 

@@ -1,6 +1,4 @@
-"""The workload of a configured run: rows of the trace at the times of the arrival process, neither
-taken on trust.
-"""
+"""The workload of a run: rows of the trace at the arrival process's times, both checked."""
 
 import reprlib
 from collections.abc import Sequence

@@ -8,9 +8,7 @@ from testbed.sched.token_budget import PrefillChunks, Prefills
 
 
 class ChunkedPrefill(IterationLevel):
-    """At most max_num_batched_tokens tokens and max_num_seqs running sequences; one prompt at a
-    time is unfinished.
-    """
+    """At most max_num_batched_tokens and max_num_seqs; one prompt at a time is unfinished."""
 
     prefills: ClassVar[type[Prefills]] = PrefillChunks
 

@@ -38,9 +38,7 @@ class OffloadingPrefills(ConcurrentPrefills):
                 budget = self._admit(group, hit, plan, budget)
 
     def _begin_loaded(self, plan: Plan, budget: int) -> int:
-        """Groups whose load has landed are in prefill now; the budget that is left, 0 if one of
-        them lacks slots.
-        """
+        """Groups whose load has landed are in prefill; the budget left, 0 if one lacks slots."""
         for group in tuple(self.state.loading):
             if budget <= 0 or self.is_full_with(group):
                 return 0

@@ -1,6 +1,4 @@
-"""Plans that a scheduler hands to an engine, their results, and the errors of a plug-in's answer
-that is no plan.
-"""
+"""Plans of a scheduler for an engine, their results, and errors of what is no plan."""
 
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple, TypeAlias
@@ -180,9 +178,7 @@ class Results(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """The outcome of an iteration: groups that have their first token, groups that are done, how
-    the batch grew.
-    """
+    """The outcome of an iteration: groups with a first token, groups done, the batch's growth."""
 
     first_tokens: list[SequenceGroup]
     finished: list[SequenceGroup]
@@ -294,9 +290,7 @@ def broken_promise(policy: MemoryPolicy, steps: int, answer: object) -> PlugInEr
 
 
 def plain_int(plug_in: object, name: str, answer: object) -> int:
-    """The answer, if its type is int itself: a subclass could learn the output lengths by
-    overloading comparisons.
-    """
+    """The answer, if an int itself: a subclass could learn lengths by overloading."""
     if type(answer) is not int:
         raise wrong_answer(plug_in, answer, f"{name} is a whole number, of the type int itself")
     return answer

@@ -186,9 +186,7 @@ class Scheduler(ABC):
 
     @abstractmethod
     def plan(self) -> Plan:
-        """Request slots from the policy, choose victims, and return the next iteration's plan; a
-        false plan is idle.
-        """
+        """Take slots from the policy, choose victims, return the next plan; a false one is idle."""
 
     def cancel(self, group: SequenceGroup) -> list[SequenceGroup]:
         """Ends a group that is no longer waited for: it leaves between two iterations, and its
@@ -333,9 +331,7 @@ class Scheduler(ABC):
     def _join(
         self, plan: Plan, prefilled: list[SequenceGroup], results: Results
     ) -> list[SequenceGroup]:
-        """Groups that are prefilled, or back from the host, join the batch; returns those that have
-        ended instead.
-        """
+        """Groups that are prefilled or swapped in join the batch; returns those that have ended."""
         state = self.state
         finished: list[SequenceGroup] = []
         for group in prefilled:

@@ -1,6 +1,4 @@
-"""The scheduler of SGLang (release 0.5.23): prompts first, admitted if what all that run may still
-generate fits too.
-"""
+"""SGLang's scheduler (0.5.23): prompts first, if what all may still generate fits too."""
 
 from collections.abc import Collection
 from typing import ClassVar, NamedTuple

@@ -99,9 +99,7 @@ class SchedulerState(Queues):
             plan.ops.append(ops)
 
     def memory_released(self) -> None:
-        """Memory was released, moved out or published, or a transfer has landed: a refused request
-        may be retried.
-        """
+        """Memory was released, moved out or published, or a transfer landed: retry refusals."""
         self.refused, self.swap_in_refused = None, False
 
     def with_slots(self) -> list[SequenceGroup]:
@@ -370,9 +368,7 @@ class SchedulerState(Queues):
         return True
 
     def shrink_kept(self, num_tokens: int) -> bool:
-        """The partially preempted group, if there is one, gives back at least num_tokens slots, in
-        whole blocks.
-        """
+        """The partially preempted group, if any, gives back num_tokens slots or more, in blocks."""
         group, truncates = self.partially_preempted, self.memory.truncates
         if group is None or truncates is None:
             return False

@@ -24,9 +24,7 @@ class Prefills:
         self.partial: SequenceGroup | None = None
 
     def schedule_prefills(self, plan: Plan) -> None:
-        """Continue the unfinished prefill, then admit within the budget; none after a preemption or
-        before a swap.
-        """
+        """Continue the unfinished prefill, then admit; none after a preemption or before a swap."""
         state, waiting = self.state, self.state.waiting
         if (
             self.partial is None and (not waiting or waiting[0] is state.refused)

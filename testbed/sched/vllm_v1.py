@@ -343,9 +343,7 @@ class AsyncVllmV1(VllmV1):
         self._anticipated: Outcome | None = None
 
     def can_plan_ahead(self) -> bool:
-        """True if the next plan may be made now; which beams survive an iteration must be known
-        before the next.
-        """
+        """True if the next plan may be made now: surviving beams must be known before."""
         return not any(group.request.beam for group in self.state.running.values())
 
     def anticipate(self, plan: Plan, steps: int, ended: tuple[int, ...]) -> Outcome:

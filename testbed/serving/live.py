@@ -60,9 +60,7 @@ class Live(ABC):
 
     @property
     def lags(self) -> tuple[float, float] | None:
-        """The seconds of real time by which simulated time is behind, now and at most; None if
-        nothing is simulated.
-        """
+        """The seconds of simulated time's delay, now and at most; None on a GPU."""
         return None
 
     @abstractmethod

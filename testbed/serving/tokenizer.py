@@ -30,18 +30,14 @@ class Tokenizer(Protocol):
     num_ids: int | None
 
     def ids(self, text: str, is_whole: bool = False) -> tuple[int, ...]:
-        """The ids of the text's tokens; equal texts have equal ids. is_whole: the text has its
-        special tokens already.
-        """
+        """The text's token ids, equal for equal texts. is_whole: special tokens are in it."""
 
     def decoder(self) -> Decoder:
         """A decoder for one sequence."""
 
 
 class HashingSplitter:
-    """Splits text by PIECE; the id of a piece is 31 bits of its BLAKE2 hash. The text of a token is
-    its number.
-    """
+    """Splits text by PIECE, whose id is 31 bits of BLAKE2; a token's text is its number."""
 
     num_ids: int | None = None
 

@@ -103,9 +103,7 @@ class TokenPool:
 
 
 def has_window_pool(model: ModelSpec, kind: str) -> bool:
-    """True if SGLang keeps a pool for layers with a window; else they store all tokens. kind: the
-    model's class.
-    """
+    """True if SGLang keeps a pool for windows; else they store all. kind: the model's class."""
     return model.window is not None and kind in WITH_WINDOW_POOL
 
 

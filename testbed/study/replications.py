@@ -95,9 +95,7 @@ def student_t(degrees: int, probability: float = CONFIDENCE) -> float:
 
 
 def _within(t: float, degrees: int) -> float:
-    """The probability that |T| <= t (Abramowitz and Stegun, Handbook of Mathematical Functions,
-    26.7.3 and 26.7.4).
-    """
+    """The probability that |T| <= t (Abramowitz and Stegun, 26.7.3 and 26.7.4)."""
     angle = atan(t / sqrt(degrees))
     first = 2 if degrees % 2 else 1
     term = cos(angle) if degrees % 2 else 1.0

@@ -1,6 +1,4 @@
-"""The table of `testbed.sweep`: a data frame that also knows its axes, so that seeds are
-replications of one setting.
-"""
+"""The data frame of `testbed.sweep`, which knows its axes: seeds are replications."""
 
 from typing import Any
 

@@ -132,9 +132,7 @@ def _runs(comparison: Comparison) -> list[str]:
 
 
 def text_table(table: Table) -> rich.table.Table:
-    """A table of a page for the terminal, with a line above the first row of each group, unless
-    each row is a group.
-    """
+    """A page's table for the terminal, with a line above the first row of each larger group."""
     shown = rich.table.Table(title=table.caption, title_justify="left")
     for name, kind in zip(table.head, table.classes, strict=True):
         shown.add_column(name, justify="right" if kind == NUMBER else "left", overflow="fold")

@@ -199,9 +199,7 @@ def trace_rows(config: RunConfig) -> Rows:
 
 
 def _usual_sizes(largest: int, stored: int) -> list[int]:
-    """Sizes from the largest prompt to all different blocks with one prompt more, evenly on a
-    logarithmic axis.
-    """
+    """Sizes from the largest prompt to all blocks with one prompt more, evenly in logarithms."""
     return [round(size) for size in np.geomspace(largest, largest + stored, NUM_SIZES)]
 
 

@@ -33,9 +33,7 @@ from testbed.run.summaries import costs_of, flat
 
 
 def one_run(run: FinishedRun, title: str, *, alone: bool = False) -> Markup:
-    """A card: main numbers, and behind clicks the charts, all numbers and the config; `alone`: with
-    its charts open.
-    """
+    """A card: main numbers, and behind clicks all else; `alone`: with its charts open."""
     numbers = [(quantity.label, quantity.value(run.summary)) for quantity in quantities()]
     rows = [[label, number(value)] for label, value in numbers if value is not None]
     return render(

@@ -122,9 +122,7 @@ def _experts_us(
 
 
 def add_states(imported: Imported, tables: Tables) -> None:
-    """Gated delta nets, found by the bytes of their state; the states of others are read and
-    written by a roofline.
-    """
+    """Gated delta nets, by the bytes of their state; others' states are a roofline's."""
     states = imported.model.states
     assert states is not None
     of_a_sequence = states.state_bytes or states.num_tokens * imported.model.slot_bytes

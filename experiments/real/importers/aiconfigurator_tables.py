@@ -87,9 +87,7 @@ def points_by(rows: Any, *by: str) -> Points:
 
 
 def read_parquet(folder: Path, pattern: str) -> Any:
-    """A table of the folder, of the newest version that is there. Raises InputError if pyarrow
-    is not installed.
-    """
+    """The newest version of a table in the folder. Raises InputError without pyarrow."""
     try:
         import pyarrow  # noqa: F401
     except ImportError as error:
@@ -104,9 +102,7 @@ def read_parquet(folder: Path, pattern: str) -> Any:
 
 
 class Gemms:
-    """Times by shape: linear between measured n and k, in proportion beyond the last, below the
-    first the first's.
-    """
+    """Times by shape: linear between measured n and k, in proportion beyond, level below."""
 
     def __init__(self, table: Any, dtype: str = DTYPE) -> None:
         self._us = {
@@ -280,9 +276,7 @@ def _at_whole_counts(measured: list[tuple[float, float]]) -> list[tuple[int, flo
 
 
 def all_reduce_points(table: Any, num_gpus: int, notes: list[str]) -> Points:
-    """(num_gpus, bytes, microseconds); those launched one by one are a floor of launches, so CUDA
-    graphs' are taken.
-    """
+    """(num_gpus, bytes, microseconds) in CUDA graphs: others are a floor of launches."""
     rows = table[table["backend"] == "vllm_graph"]
     measured = sorted(rows["num_gpus"].unique().tolist())
     chosen = max((n for n in measured if n <= num_gpus), default=measured[0])

@@ -28,9 +28,7 @@ OTHER_DEVICES = {
 
 
 def model_named(name: str) -> ModelSpec:
-    """A model by a name of the config tree or of Hugging Face, or by the path of its config.json or
-    model file.
-    """
+    """A model by a name of the config tree or of Hugging Face, or by a path of its file."""
     if Path(name).is_file():
         return model_of(Path(name))
     short, model, max_len = known_name(name)

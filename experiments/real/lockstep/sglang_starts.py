@@ -42,9 +42,7 @@ class NamedGpu:
 
 @dataclass(frozen=True)
 class Start:
-    """A command's words behind `sglang serve`, and the GiB that are free before and after its
-    weights are loaded.
-    """
+    """The words behind `sglang serve`, and the GiB free before and after the weights."""
 
     words: tuple[str, ...]
     free_before: float

@@ -150,9 +150,7 @@ def served(setup: Setup) -> tuple[list[Request], int]:
 
 
 class Theirs:
-    """The scheduler of the installed vLLM; an output token is one that no request had, or what
-    later prompts contain.
-    """
+    """The installed vLLM's scheduler; output tokens are new ones, or what later prompts contain."""
 
     def __init__(
         self,

@@ -1,6 +1,4 @@
-"""Random servers of models with states whose prefixes are cached, and requests that share parts of
-their prompts.
-"""
+"""Random servers of models with cached states, and requests that share parts of prompts."""
 
 from collections.abc import Sequence
 from random import Random

@@ -387,9 +387,7 @@ def logged_capacity(config: Any, cache: Any) -> tuple[int, float]:
 
 
 def block_hasher(block_size: int, num_behind: int = 0) -> Any:
-    """vLLM's function that computes the hashes of a request's full blocks, which cover num_behind
-    tokens behind each.
-    """
+    """vLLM's hashes of a request's full blocks, which cover num_behind tokens behind each."""
     from vllm.utils.hashing import get_hash_fn_by_name
     from vllm.v1.core.kv_cache_utils import get_request_block_hasher, init_none_hash
 

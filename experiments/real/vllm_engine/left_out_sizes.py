@@ -67,9 +67,7 @@ def _of_size(
 
 
 def steady_left_out(steps: pd.DataFrame, machine: Machine, form: Form = OF_SUMS) -> pd.DataFrame:
-    """Decodes alone by their number, each left out but the smallest and the largest: mean real and
-    predicted ms.
-    """
+    """Decodes alone by number, each inner one left out: mean real and predicted ms."""
     sizes = sorted(machine.graph_sizes)
     steady = steady_decodes(steps)
     whole = fit_decodes(steady, sizes, form.of_decodes)

@@ -241,9 +241,7 @@ class Histories:
         ]
 
     def in_turn(self) -> list[Call]:
-        """Two stories take turns as prompts, each long enough to evict the end of the other, which
-        is then read.
-        """
+        """Two stories take turns as prompts, each evicting the other's end, which is then read."""
         lengths = [self.random.randint(self.max_len // 2, self.max_len - 1) for _ in range(2)]
         calls = list[Call]()
         for turn in range(5):

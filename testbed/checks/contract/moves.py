@@ -1,6 +1,4 @@
-"""Groups of sequences and their moves, as a scheduler makes them; each calls the policy and informs
-the witness.
-"""
+"""Groups of sequences and their moves, as a scheduler makes them, for policy and witness."""
 
 from dataclasses import dataclass, field
 

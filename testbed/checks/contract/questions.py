@@ -78,9 +78,7 @@ class Questions:
     def admit(
         self, seqs: list[Sequence], num_tokens: int, most: int, note: str, hit: CacheHit
     ) -> Answers:
-        """First slots for num_tokens of their `most` tokens each, of which `hit` was found: clauses
-        1, 2, 3, 8 and 10.
-        """
+        """First slots for num_tokens of their `most` tokens, `hit` found: clauses 1, 2, 3, 8, 10"""
         name, first = f"admit({seqs}, {num_tokens}){note}", seqs[0]
         tables = self.witness.tables()
         certain = self.witness.stories.certain_hit(first.seq_id, first.prompt_len, tables)
@@ -228,9 +226,7 @@ class Questions:
         hit: CacheHit | None = None,
         num_seqs: int = 0,
     ) -> A:
-        """The answer, a list if num_seqs sequences are admitted, after its ops were performed:
-        clauses 1, 2, 10.
-        """
+        """The answer, a list of num_seqs admissions, with its ops performed: clauses 1, 2, 10."""
         seqs = list(self.witness.resident.values())
         before = state_of(self.memory, seqs) if self.thorough else None
         self.log.append(name)

@@ -307,9 +307,7 @@ def shortest(
     fewer: Callable[[list[C]], Iterator[list[C]]] = smaller,
     max_tries: int = MAX_TRIES,
 ) -> list[C]:
-    """The shortest calls that max_tries tries find and that still fail; `fewer` yields candidates a
-    step smaller.
-    """
+    """The shortest calls that max_tries tries find failing; `fewer` yields smaller candidates."""
     candidates = fewer(calls)
     for _ in range(max_tries):
         candidate = next(candidates, None)

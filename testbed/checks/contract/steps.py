@@ -71,9 +71,7 @@ def check_taken(before: Usage, after: Usage) -> None:
 def check_steps(
     twin: Capabilities, members: Batch, steps: int, answer: Answer, after: Usage
 ) -> None:
-    """Clause 7: one policy has answered extend(batch, steps) and then uses `after`; its `twin` goes
-    step by step.
-    """
+    """Clause 7: a policy answered extend(batch, steps), `after` it; its `twin` goes singly."""
     policy, copied = twin.policy, 0
     used, taken, evicted = policy.usage(), list[tuple[int, int]](), list[tuple[int, int]]()
     for step in range(steps):

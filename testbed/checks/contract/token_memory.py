@@ -25,9 +25,7 @@ class TokenMemory:
         self.in_transit: dict[int, tuple[Move, Contents, Contents]] = {}
 
     def perform(self, ops: Ops) -> None:
-        """Carry out all moves between tiers and all copies; each reads its sources before it
-        overwrites anything.
-        """
+        """Carry out all moves and copies; each reads its sources before it overwrites anything."""
         for move in (*ops.moves, Move(DEVICE, DEVICE, ops.copies)):
             self._carry_out(move, self._ends(move)[0])
         for move_id, move in ops.background:

@@ -1,6 +1,4 @@
-"""A memory that stores tokens, from which every sequence must read its own back by the policy's
-tables and counts.
-"""
+"""A memory that stores tokens, from which each sequence must read its own by its table."""
 
 from collections import Counter
 from collections.abc import Hashable, Iterable, Iterator
@@ -127,9 +125,7 @@ class Witness:
             self._check_read(seq, start)
 
     def check_tokens(self) -> None:
-        """Clauses 5, 8 and 13, between plans: every sequence reads back its own tokens, as far as
-        its next one does.
-        """
+        """Clauses 5, 8 and 13, between plans: every sequence reads back its own tokens."""
         for seq in self.resident.values():
             self._check_read(seq, seq.num_stored)
             self._check_states(seq, self.capabilities.group_tables(seq), seq.num_stored)
@@ -214,9 +210,7 @@ class Witness:
             yield from slots_of(held)[skipped * slots_per_token :]
 
     def _check_read(self, seq: Sequence, token: int) -> None:
-        """A token reads those before it: the last of them in a window, some if the policy drops
-        tokens, else all.
-        """
+        """A token reads those before it: a window's, some of a policy that drops, else all."""
         for group, extents, first, slots_per_token in self.capabilities.group_tables(seq):
             window = self._windows[group]
             begin = max(token + 1 - window, 0) if window else 0

@@ -2,9 +2,7 @@
 
 
 class BuddyAllocator:
-    """Aligned ranges of 2^order units, lowest address first; a pool starts as the powers of two
-    that fill it from 0.
-    """
+    """Aligned ranges of 2^order units, lowest first; a pool starts as the powers of two in it."""
 
     __slots__ = ("_free", "max_order", "num_free", "num_units")
 

@@ -59,9 +59,7 @@ class FullAt(BatchIndex):
 
 
 class Contiguous(LeasingPolicy):
-    """A buddy allocator of blocks, one reservation a sequence. LATER: no free range is large
-    enough; NEVER: none is.
-    """
+    """A buddy allocator, one reservation a sequence. LATER: no free range fits; NEVER: none."""
 
     def __init__(self, pool: PoolSpec, block_size: PositiveTokens = 16) -> None:
         super().__init__()

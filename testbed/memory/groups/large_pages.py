@@ -1,6 +1,4 @@
-"""The third rule by which KV groups share the pages of one pool: large pages, each cut into small
-ones of one group.
-"""
+"""The third rule of sharing one pool: large pages, each cut into small ones of a group."""
 
 from collections import Counter
 from collections.abc import Sequence

@@ -117,8 +117,8 @@ class PageCache(NoCache):
         return self.index.path(self.contents.of(seq, self.pages.block_size))
 
     def hits(self, seq: Sequence, num_tokens: int, found: CacheHit | None) -> list[Hit]:
-        """The longest hit; if it is beyond num_tokens, the longest that is not; all others that
-        may need fewer pages.
+        """The longest hit; if it is beyond num_tokens, the longest that is not; all others that may
+        need fewer pages.
         """
         size = self.pages.block_size
         path = found.path if isinstance(found, GroupHit) else self.path(seq)

@@ -98,9 +98,7 @@ class PagePool:
         self.blank[self.columns[column].part].add(page)
 
     def fits(self, needed: Sequence[int], returned: Pages, revived: Pages) -> bool:
-        """True if these pages can be taken, idle ones too, once `returned` are back, while idle
-        `revived` are held.
-        """
+        """True if these pages, idle ones too, can be taken once `returned` are back."""
         changes = zip(needed, returned, revived, strict=True)
         wanted = self._by_part(count + len(more) - len(back) for count, back, more in changes)
         parts = zip(wanted, self._free, self.idle, strict=True)
@@ -178,9 +176,7 @@ class OnePageSize(PagePool):
 
 
 class FixedSplit(PagePool):
-    """SGLang's rule: every group has a separate pool; one with a window has `window_share` of the
-    others' tokens.
-    """
+    """SGLang's rule: a pool for each group, a window's with `window_share` of the tokens."""
 
     def __init__(
         self, total: int, groups: Sequence[KvGroup], block_size: int, window_share: float = 0.8

@@ -218,9 +218,7 @@ class GroupIndex(PrefixIndex):
         self.copies: dict[tuple[Node, int], list[int]] = {}
 
     def path(self, contents: Iterable[Content]) -> list[Node]:
-        """The nodes of the leading contents, as far as all pages that every token reads are there.
-        Changes nothing.
-        """
+        """The nodes of the leading contents whose pages every token reads. Changes nothing."""
         path, node = [], self.root
         unbounded = [i for i, column in enumerate(self.pool.columns) if column.window is None]
         for content in contents:
@@ -232,9 +230,7 @@ class GroupIndex(PrefixIndex):
         return path
 
     def hits(self, path: Row[Node], unready: Container[int]) -> list[int]:
-        """After how many blocks, the most first, every group has what the next token reads,
-        `unready` pages aside.
-        """
+        """After how many blocks, most first, groups have what is next read, `unready` aside."""
         readable, runs = [], [0] * len(self.pool.columns)
         for num_blocks, node in enumerate(path, 1):
             pages = zip(runs, node.memo, strict=True)

@@ -1,6 +1,4 @@
-"""The CPU cache of vLLM's offloading: whole chunks of one block, the requests least recent first to
-be evicted.
-"""
+"""The CPU cache of vLLM's offloading: chunks of a block, the least recent request first."""
 
 from collections.abc import Mapping, Sequence
 from heapq import heapify, heappop, heappush

@@ -1,6 +1,4 @@
-"""Block boundaries: the steps at which the members of a batch need their next block, found without
-walking the batch.
-"""
+"""Block boundaries: the steps at which members need their next block, without a walk."""
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence as Row
@@ -84,9 +82,7 @@ class BlockIndex(BatchIndex):
         return (end - first) * self.size
 
     def grow(self, num_steps: int) -> Growth:
-        """Append the blocks for num_steps more steps in their order, from the end of the free list,
-        which has them.
-        """
+        """Append the blocks for num_steps more steps in order, from the free list's end."""
         size = self.size
         if num_steps > 1 == size:
             return self._grow_by_tokens(num_steps)

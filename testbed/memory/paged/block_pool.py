@@ -42,9 +42,7 @@ class BlockPool:
         return []
 
     def evict(self, count: int) -> None:
-        """Free `count` evictable blocks, which must be there; they are taken after those that were
-        free before.
-        """
+        """Free `count` evictable blocks, to be taken after those that were free before."""
 
     def take(self, count: int) -> list[int]:
         """Take `count` free blocks; the caller ensures that there are as many."""
@@ -62,9 +60,7 @@ class BlockPool:
         self.num_saved += len(blocks)
 
     def put(self, blocks: list[int]) -> int:
-        """Decrement the reference count of each block; returns how many became free (`take` pops
-        the last first).
-        """
+        """Decrement each block's count; returns how many became free, in the order of `take`."""
         if self.sharers:
             blocks = self.unshared(blocks)
         if blocks:

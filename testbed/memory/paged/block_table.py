@@ -9,9 +9,7 @@ from testbed.memory.paged.block_pool import BlockPool
 
 
 class BlockTable:
-    """The blocks of one sequence in order, enough for its num_slots; the first `pinned` are a
-    registered prefix.
-    """
+    """A sequence's blocks in order, enough for its num_slots; the first `pinned` are a prefix."""
 
     __slots__ = ("blocks", "pinned", "seq")
 

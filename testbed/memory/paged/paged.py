@@ -384,9 +384,7 @@ class BlockMemory(LeasingPolicy):
     def _allocate_tables(
         self, seqs: list[Sequence], num_tokens: int, cached: list[int]
     ) -> list[int]:
-        """A group's tables, the first one's from `cached` on, which share the whole blocks of the
-        prompt; its blocks.
-        """
+        """A group's tables, the first from `cached` on, sharing the prompt's blocks; its blocks."""
         first, *others = seqs
         size, pool, tables = self.block_size, self._pool, self._tables
         num_blocks, num_shared = -(-num_tokens // size), first.prompt_len // size

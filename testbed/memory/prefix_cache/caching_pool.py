@@ -61,9 +61,7 @@ class CachingPool(BlockPool):
             self.follows_misses.missed(self.index.chain(contents)[num_found:])
 
     def publish(self, node: Node, contents: Iterable[Content], blocks: Iterable[int]) -> Node:
-        """Held `blocks` store `contents` behind `node`, in place of evictable equal ones; returns
-        the last node.
-        """
+        """Held `blocks` store `contents` behind `node`, replacing evictable ones; the last node."""
         return self.index.insert(node, contents, blocks, self._settle)
 
     def unpublish(self, blocks: Iterable[int]) -> None:

@@ -96,9 +96,7 @@ class CachedPrompt:
 
 @dataclass(slots=True)
 class CacheCounts:
-    """Tokens that first admissions looked up and found; a sequence that returns after preemption is
-    not counted again.
-    """
+    """Tokens looked up and found at first admissions; preempted sequences are not counted again."""
 
     prompts: int = 0
     blocks: int = 0

@@ -153,9 +153,7 @@ class PrefixIndex:
         return node
 
     def _unfolded(self, node: Node, content: Content) -> Node | None:
-        """The node of `content` behind `node`, which has none yet, if a subclass stores the content
-        in another way.
-        """
+        """The node of `content` behind `node`, which a subclass may store in another way."""
         return None
 
     def fill(self, node: Node, block: int) -> None:

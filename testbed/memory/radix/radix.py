@@ -42,9 +42,7 @@ from testbed.memory.radix.tree import Contents, RadixTree, Run, path
 
 
 class RadixHit(CacheHit):
-    """The first tokens of a sequence that the tree has; `run` ends with the last of them, or goes
-    on behind them.
-    """
+    """The first tokens of a sequence that the tree has; `run` has the last of them."""
 
     __slots__ = ("block_size", "num_blocks", "run")
 

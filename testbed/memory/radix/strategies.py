@@ -47,9 +47,7 @@ def priority(run: "Run") -> Rank:
 
 @dataclass(frozen=True)
 class Slru:
-    """Leaves that fewer than protected_threshold sequences have published, then the others; least
-    recently used first.
-    """
+    """Leaves published by fewer than protected_threshold sequences, then others; LRU first."""
 
     protected_threshold: int = 2
 

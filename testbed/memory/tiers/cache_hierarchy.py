@@ -52,9 +52,7 @@ class CacheHierarchy:
         self._num_transfers = 0
 
     def look_up(self, on_device: list[Node], rest: Sequence[Content]) -> list[tuple[int, Node]]:
-        """The places of the contents after the nodes on the device, up to the first that is
-        nowhere; changes nothing.
-        """
+        """The places of the contents behind the device's nodes, up to the first nowhere."""
         index, behind = self.device.index, []
         node = on_device[-1] if on_device else index.root
         for content in rest:
@@ -71,9 +69,7 @@ class CacheHierarchy:
         return above and node not in self.tiers[target - 1]
 
     def pin_for_loads(self, below: Places, stay: list[Node], use: Use) -> list[InTransit]:
-        """Loads of these nodes: one from each place, in the prompt's order, whose blocks are
-        pinned; `stay` is kept.
-        """
+        """Loads of these nodes, one a place, in order, with blocks pinned; `stay` is kept."""
         loads: list[InTransit] = []
         for place, nodes in below.items():
             tier = self.tiers[place - 1]
@@ -160,9 +156,7 @@ class CacheHierarchy:
         self.in_transit.clear()
 
     def write_back(self, node: Node, use: Use) -> bool:
-        """Write a block that is about to be evicted to the first tier, in the next iteration;
-        whether it stores it.
-        """
+        """Write a block before its eviction to the first tier, next time; whether it stores it."""
         tier = self.tiers[0]
         taken = {} if node in tier else tier.take({node: use})
         if not taken:
