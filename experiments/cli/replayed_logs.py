@@ -115,13 +115,12 @@ class LogRequest:
     def replayed(self) -> "tuple[list[VllmLog], list[LoggedServer]]":
         """The logs, and the server of each."""
         from testbed.experiments.real.validation.log_replay import server_config
-        from testbed.experiments.real.validation.logged_server import logged_servers
+        from testbed.experiments.real.validation.logged_server import logged_servers, states_pool
         from testbed.traces.vllm_log import VllmLog
 
         logs = [VllmLog(path, self.workload, self.benchmark) for path in self.paths]
-        overrides = self.overrides
-        config = server_config(overrides)
-        return logs, logged_servers(logs, config, overrides)
+        is_stated = states_pool(self.words) or self.served.states_pool
+        return logs, logged_servers(logs, server_config(self.overrides), is_stated)
 
 
 def _no_log(path: str, others: Sequence[str]) -> InputError:

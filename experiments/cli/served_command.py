@@ -12,6 +12,7 @@ from testbed.core.errors import InputError
 from testbed.experiments.runs.notes import OnNote, print_note
 
 NAME = "--served-model-name"
+POOLS = {"--num-gpu-blocks-override", "--kv-cache-memory-bytes", "--max-total-tokens"}
 PLAIN = "plain"  # a command without words of its own beside others
 OF_VLLM = (
     'the words of "vllm serve MODEL --max-num-seqs 64 ..." as overrides; what has no counterpart '
@@ -38,19 +39,28 @@ class ServedCommand:
     @property
     def names(self) -> tuple[str, ...]:
         """The names under which the command serves its model; none without a command."""
+        name = self._values.get(NAME, self._values.get("--model-path"))
+        if name is None:
+            return ()
+        return (name,) if self.from_vllm is None else tuple(name.split())
+
+    @property
+    def states_pool(self) -> bool:
+        """True if the command gives the size of its pool."""
+        return not POOLS.isdisjoint(self._values)
+
+    @property
+    def _values(self) -> Mapping[str, str]:
+        """The options of the command by name, its model among them; empty without a command."""
         from testbed.sglang import command as of_sglang
         from testbed.vllm import command as of_vllm
 
         if self.from_vllm is not None:
             command = of_vllm.read_command(self.from_vllm)
-            name = command.values.get(NAME, command.model)
-            return () if name is None else tuple(name.split())
-        elif self.from_sglang is not None:
-            values = of_sglang.read_command(self.from_sglang).values
-            name = values.get(NAME, values.get("--model-path"))
-        else:
-            return ()
-        return () if name is None else (name,)
+            return {**({"--model-path": command.model} if command.model else {}), **command.values}
+        if self.from_sglang is not None:
+            return of_sglang.read_command(self.from_sglang).values
+        return {}
 
     def check(self) -> None:
         """Raise InputError for both."""

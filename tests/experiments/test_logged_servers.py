@@ -205,6 +205,50 @@ def test_recorded_number_of_blocks_sets_the_pool(testbed, tmp_path, profile):
     check_words(("meta.json", "block_size 16", "32"), error)
 
 
+SERVED = "vllm serve meta-llama/Llama-3.1-8B --max-model-len 8192"
+RECORDED = {
+    "num_gpu_blocks": 77,
+    "gpu": "NVIDIA L4",
+    "model": "Qwen/Qwen2.5-7B",
+    "engine_kwargs": {"max_model_len": 4096, "enable_prefix_caching": False},
+}
+
+
+@pytest.mark.parametrize(
+    ("options", "words", "pool"),
+    [
+        ("", (), ["meta.json: 77 KV blocks"]),
+        (" --num-gpu-blocks-override 990", (), ["says 77 KV blocks, simulated with 990"]),
+        ("", ("server.num_blocks=991",), ["says 77 KV blocks, simulated with 991"]),
+    ],
+)
+def test_a_log_s_own_server_goes_before_what_a_command_leaves(
+    testbed, tmp_path, options, words, pool
+):
+    log = write_log(tmp_path / "a.csv", MANY)
+    (tmp_path / "meta.json").write_text(json.dumps(RECORDED))
+    code, reported, _ = testbed(
+        "validate", log, "--from-vllm", SERVED + options, "gpu=h100-80gb", *words
+    )
+    assert code == 0
+    others = [
+        "meta.json says NVIDIA L4, simulated with h100-80gb",
+        "meta.json says Qwen/Qwen2.5-7B, simulated with llama-3.1-8b",
+        "meta.json says max_model_len 4096, simulated with 8192",
+        "meta.json says enable_prefix_caching False, simulated with a prefix cache",
+    ]
+    check_words([*pool, *others], reported)
+
+
+def test_a_pool_of_groups_is_not_given_in_a_log_s_blocks(testbed, tmp_path):
+    log = write_log(tmp_path / "a.csv", MANY)
+    (tmp_path / "meta.json").write_text(json.dumps(RECORDED))
+    of_groups = "vllm serve google/gemma-3-12b-it --max-model-len 8192"
+    code, reported, _ = testbed("validate", log, "--from-vllm", of_groups, "gpu=h100-80gb")
+    assert code == 0
+    assert "says 77 KV blocks, simulated with the 43.77 GiB" in reported
+
+
 def test_a_pool_given_in_gib_is_named_as_such(testbed, tmp_path):
     log = write_log(tmp_path / "a.csv", MANY)
     reported = testbed.done("validate", log, "model=opt-13b")

@@ -42,7 +42,6 @@ OF_THE_LOG = (  # groups and keys of a config that the log decides
     "engine",
     "outputs",
 )
-LIMITS = ("max_num_seqs", "max_num_batched_tokens")
 LATE = re.compile(r"\+*(server|model)\.")
 FRONT_END = ("before_first_token", "after_last_token")  # rows of a profile's section overhead
 US = 1e6
@@ -264,7 +263,6 @@ def notes(log: VllmLog, config: RunConfig, replayed: Replayed) -> Iterator[str]:
     if replayed.preemptions and log.preemptions is None:
         yield f"{replayed.preemptions:,} preemptions in the simulation; the log does not count them"
     yield _ttft_of(log, fitted_machine(config, log).before_first_of(replayed.engine_times))
-    yield from _other_limits(log, config)
     yield from _fitted_on(log, replayed.measured)
     if replayed.swaps and "swap" in replayed.measured:
         rate = config.server.gpu.host_bandwidth / 1e9
@@ -282,18 +280,6 @@ def _ttft_of(log: VllmLog, front_end_s: Floats) -> str:
         median_ms = 1e3 * float(np.median(front_end_s))
         return f"TTFT is the client's: {median_ms:.1f} ms of a front end are in it"
     return "TTFT is the client's, simulated without a front end (the profile has none)"
-
-
-def _other_limits(log: VllmLog, config: RunConfig) -> Iterator[str]:
-    """Limits of the scheduler that the log's meta.json gives another value."""
-    logged = log.meta.get("engine_kwargs") or {}
-    for key in LIMITS:
-        simulated = config.scheduler.parameters.get(key)
-        if logged.get(key) not in (None, simulated):
-            yield (
-                f"meta.json says {key} {logged[key]}, simulated with {simulated}; say "
-                f"scheduler.{key}={logged[key]}"
-            )
 
 
 def _fitted_on(log: VllmLog, measured: Mapping[str, Any]) -> Iterator[str]:

@@ -12,6 +12,7 @@ import numpy as np
 from testbed.core.errors import InputError
 from testbed.core.request import Column
 from testbed.cost.profile import read_profile
+from testbed.experiments.real.importers.known_shapes import gpu_of_device
 from testbed.experiments.real.validation.log_replay import PROFILE_COST
 from testbed.experiments.runs.words import chosen
 from testbed.run.config import RunConfig, ServerConfig, defaults_of
@@ -22,6 +23,7 @@ from testbed.traces.vllm_log import Times, VllmLog
 RECURRING = 0.9  # share of prompts that must be as long as those of one period before
 FEWEST_LENGTHS = 8  # different lengths in a period; a benchmark of one length always recurs
 IMPOSSIBLE = 0.02  # share of the requests from which impossible lengths are reported
+LIMITS = ("max_num_seqs", "max_num_batched_tokens")
 POOL = ("server.num_blocks", "server.kv_memory_gib")
 
 
@@ -119,22 +121,58 @@ class LoggedServer(NamedTuple):
 def logged_servers(
     logs: Sequence[VllmLog],
     config: RunConfig,
-    overrides: Sequence[str],
+    pool_is_stated: bool,
 ) -> list[LoggedServer]:
-    """The server of each log, with remarks on the log."""
-    configured = any(key.startswith(POOL) for key in chosen(overrides))
+    """The server of each log, with remarks on the log.
+
+    pool_is_stated: the config's pool is what the user said; else meta.json's takes its place.
+    """
     servers = []
     for log in logs:
-        here = LoggedServer(config, [])
-        if not configured:
-            here = _recorded(log, config) or _assumed(config)
-        notes = [*here.notes, *_ring(config), *doubts(log, config), *log.remarks]
+        here = _stated(log, config) if pool_is_stated else _of_its_record(log, config)
+        notes = [
+            *here.notes,
+            *_other_options(log, config),
+            *_ring(config),
+            *doubts(log, config),
+            *log.remarks,
+        ]
         servers.append(LoggedServer(here.config, notes))
     return servers
 
 
-def _recorded(log: VllmLog, config: RunConfig) -> LoggedServer | None:
-    """The server with the number of KV blocks in meta.json; None if the file has none."""
+def states_pool(words: Sequence[str]) -> bool:
+    """True if overrides give the size of the pool."""
+    return any(key.startswith(POOL) for key in chosen(words))
+
+
+def _stated(log: VllmLog, config: RunConfig) -> LoggedServer:
+    """The server as it is, with a note if meta.json has another number of KV blocks."""
+    blocks, simulated = _recorded_blocks(log, config), config.server.num_blocks
+    if None in (blocks, simulated) or blocks == simulated:
+        return LoggedServer(config, [])
+    said = f"meta.json says {blocks:,} KV blocks, simulated with {simulated:,}"
+    return LoggedServer(config, [said])
+
+
+def _of_its_record(log: VllmLog, config: RunConfig) -> LoggedServer:
+    """The server with the number of KV blocks in meta.json, or with its pool in GiB, or with as
+    many as its memory leaves.
+    """
+    blocks, name = _recorded_blocks(log, config), config.model.name
+    if blocks is None:
+        return _assumed(config)
+    if name in config.server.kv_memory_gib:
+        pool = f"the {config.server.kv_memory_gib[name]:.2f} GiB of server.kv_memory_gib"
+        return LoggedServer(config, [f"meta.json says {blocks:,} KV blocks, simulated with {pool}"])
+    return LoggedServer(_with_blocks(config, blocks), [f"meta.json: {blocks:,} KV blocks"])
+
+
+def _recorded_blocks(log: VllmLog, config: RunConfig) -> int | None:
+    """The number of KV blocks in meta.json; None if the file has none.
+
+    Raises InputError if its blocks are of another size than the config's.
+    """
     meta, size = log.meta, block_size_of(config.policy)
     resolved = meta.get("resolved_config") or {}
     places = (meta, meta.get("kv_cache"), meta.get("cache_config"), resolved.get("cache_config"))
@@ -147,7 +185,7 @@ def _recorded(log: VllmLog, config: RunConfig) -> LoggedServer | None:
                     problem=f"meta.json says block_size {logged}, simulated with {size}",
                     remedy=f"give policy.block_size={logged}",
                 )
-            return LoggedServer(_with_blocks(config, blocks), [f"meta.json: {blocks:,} KV blocks"])
+            return blocks
     return None
 
 
@@ -174,6 +212,29 @@ def _with_blocks(config: RunConfig, blocks: int) -> RunConfig:
     usual = defaults_of(ServerConfig)
     computing = {name: usual[name] for name in ("memory_utilization", "workspace_gib")}
     return replace(config, server=replace(config.server, num_blocks=blocks, **computing))
+
+
+def _other_options(log: VllmLog, config: RunConfig) -> Iterator[str]:
+    """Facts and options of the server that the log's meta.json gives another value."""
+    gpu, model = log.meta.get("gpu"), log.meta.get("model")
+    if isinstance(gpu, str) and gpu_of_device(gpu) != config.server.gpu:
+        yield f"meta.json says {gpu}, simulated with {config.server.gpu.name}"
+    if isinstance(model, str) and config.model.name not in model.lower():
+        yield f"meta.json says {model}, simulated with {config.model.name}"
+    logged = log.meta.get("engine_kwargs") or {}
+    for key in LIMITS:
+        simulated = config.scheduler.parameters.get(key)
+        if logged.get(key) not in (None, simulated):
+            yield (
+                f"meta.json says {key} {logged[key]}, simulated with {simulated}; say "
+                f"scheduler.{key}={logged[key]}"
+            )
+    length, caches = logged.get("max_model_len"), logged.get("enable_prefix_caching")
+    if length not in (None, config.model.max_len):
+        yield f"meta.json says max_model_len {length}, simulated with {config.model.max_len}"
+    if caches not in (None, _finds_prompts(config.policy)):
+        here = "without one" if caches else "with a prefix cache"
+        yield f"meta.json says enable_prefix_caching {caches}, simulated {here}"
 
 
 def _ring(config: RunConfig) -> list[str]:
