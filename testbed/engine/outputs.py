@@ -2,18 +2,21 @@
 
 import heapq
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeAlias
 
 from testbed.core.request import Request
 from testbed.core.sequence import SequenceGroup
 from testbed.core.slots import record
-from testbed.sched.beam_search import BeamModel, Replacement
+from testbed.sched.beam_search import Ahead, BeamModel, Replacement
 from testbed.sched.plan import Outcome, Plan, Results
 from testbed.sched.state import SchedulerState
 from testbed.speculation.acceptance import Acceptance
 
 NOTHING = Results()
 NONE: Mapping[int, Any] = {}
+# Of a beam request: the step at which its candidates change, its number, its id, the step at which
+# they would have had no token, who survives, and the changes after it
+Change: TypeAlias = tuple[int, int, int, int, tuple[Replacement, ...], Ahead]
 
 
 class Outputs:
@@ -21,8 +24,8 @@ class Outputs:
 
     lengths: the true output lengths in tokens by request id, which oracles were built with.
     acceptance: how many drafts are accepted, if the scheduler plans any. An
-    entry of the heap counts while `_end_step` says the same of its request: a group
-    that was preempted has left its entry behind.
+    entry of a heap counts while `_end_step` or `_joined` says the same of its request: a
+    group that was preempted has left its entries behind.
     """
 
     def __init__(
@@ -39,6 +42,9 @@ class Outputs:
         self._acceptance = acceptance
         self._end_step: dict[int, int] = {}
         self._ends: list[tuple[int, int]] = []
+        self._joined: dict[int, int] = {}  # beam requests of the batch, numbered as they join
+        self._changes: list[Change] = []
+        self._num_joined = 0
 
     def arrived(self, request: Request) -> None:
         request_id = request.request_id
@@ -48,6 +54,7 @@ class Outputs:
     def removed(self, request_id: int) -> Request:
         del self.lengths[request_id]
         self._end_step.pop(request_id, None)
+        self._joined.pop(request_id, None)
         return self.requests.pop(request_id)
 
     def steps_to_end(self) -> int:
@@ -61,6 +68,7 @@ class Outputs:
         """The groups that a plan has preempted decode no more."""
         for group in plan.preempted:
             self._end_step.pop(group.request_id, None)
+            self._joined.pop(group.request_id, None)
 
     def accepted(self, plan: Plan) -> dict[int, int]:
         """The accepted drafts of each request that has some in the plan, up to its whole output;
@@ -128,17 +136,21 @@ class Outputs:
         return Results(ended, self._parents(plan, steps))
 
     def _parents(self, plan: Plan, steps: int) -> dict[int, tuple[Replacement, ...]]:
-        """The candidates that survive, of each beam request that takes a step."""
-        parents_of, requests, parents = self._beams.parents, self.requests, {}
+        """The candidates that survive, of each beam request whose candidates may change in the last
+        of the steps, in order of joining.
+        """
+        parents: dict[int, tuple[Replacement, ...]] = {}
         if plan.decode_seqs:
-            run = self._state.batch.steps + steps  # their `num_generated` counts the batch's steps
-            for request_id, group in self._state.beams.items():
-                num_generated = group.generated_offset + run
-                parents[request_id] = parents_of(requests[request_id], num_generated)
+            changes, joined, run = self._changes, self._joined, self._state.batch.steps + steps
+            while changes and changes[0][0] <= run:
+                _, number, request_id, began, chosen, ahead = heapq.heappop(changes)
+                if joined.get(request_id) == number:
+                    parents[request_id] = chosen
+                    self._note_change(number, request_id, began, ahead)
         for group in plan.stepping if plan.swapped_in else ():
             if group.request.beam:
-                request = requests[group.request_id]
-                parents[request.request_id] = parents_of(request, group.num_generated + steps)
+                request, num_generated = self.requests[group.request_id], group.num_generated
+                parents[group.request_id] = self._beams.parents(request, num_generated + steps)
         return parents
 
     def follow(self, plan: Plan, outcome: Outcome, ended: tuple[int, ...] = ()) -> None:
@@ -156,6 +168,24 @@ class Outputs:
             step += self._state.batch.steps
         self._end_step[request_id] = step
         heapq.heappush(self._ends, (step, request_id))
+        if group.request.beam and request_id not in self._joined:
+            self._search(request_id, group.num_generated)
+
+    def _search(self, request_id: int, num_generated: int) -> None:
+        """A beam request, whose candidates have num_generated tokens each, joins the batch."""
+        self._num_joined += 1
+        self._joined[request_id] = self._num_joined
+        ahead = self._beams.changes(self.requests[request_id], num_generated + 1)
+        began = self._state.batch.steps - num_generated  # the step at which it had no token
+        self._note_change(self._num_joined, request_id, began, ahead)
+
+    def _note_change(self, number: int, request_id: int, began: int, ahead: Ahead) -> None:
+        """The next change of a beam request's candidates."""
+        change = next(ahead, None)
+        if change is not None:
+            num_generated, chosen = change
+            entry = began + num_generated, number, request_id, began, chosen, ahead
+            heapq.heappush(self._changes, entry)
 
     def _pop_ended(self, step: int) -> list[int]:
         ends = self._ends

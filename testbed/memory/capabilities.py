@@ -67,7 +67,8 @@ class Capabilities:
     """A policy, and for each capability the policy itself or None.
 
     `policy` answers the required calls; code that needs more asks here for the capability. The
-    methods answer for every policy, by the capability or by what goes without it.
+    methods answer for every policy, by the capability or by what goes without it. give_tokens:
+    `fork` of sequences whose tables are known to change.
     """
 
     predicts: Predicts | None
@@ -101,6 +102,7 @@ class Capabilities:
         self.policy = policy
         for name, protocol in PROTOCOLS.items():
             setattr(self, name, policy if protocol in protocols else None)
+        self.give_tokens = self._copy_tokens if self.forks is None else self.forks.fork
 
     @property
     def name(self) -> str:
@@ -149,8 +151,12 @@ class Capabilities:
     def fork(self, parent: Sequence, child: Sequence) -> Ops:
         """`child` continues with the parent's stored tokens, shared or copied."""
         child.change_table()
-        if self.forks is not None:
-            return self.forks.fork(parent, child)
+        return self.give_tokens(parent, child)
+
+    def _copy_tokens(self, parent: Sequence, child: Sequence) -> Ops:
+        """The copies by which `child` has the parent's stored tokens, if the policy does not
+        fork.
+        """
         if self.copies_prompts is not None:
             return self.copies_prompts.copy_prompt(parent, child)
         tables = self.policy.table(parent), self.policy.table(child)

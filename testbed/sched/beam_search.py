@@ -2,7 +2,10 @@
 
 import csv
 from abc import ABC, abstractmethod
+from collections.abc import Iterator
 from functools import lru_cache
+from itertools import cycle, islice
+from operator import itemgetter
 from typing import TypeAlias
 
 import numpy as np
@@ -13,6 +16,7 @@ from testbed.core.request import Request
 from testbed.core.units import Count, NonNegative
 
 Replacement: TypeAlias = tuple[int, int]
+Ahead: TypeAlias = Iterator[tuple[int, tuple[Replacement, ...]]]
 Floats: TypeAlias = NDArray[np.float64]
 Ints: TypeAlias = NDArray[np.int64]
 
@@ -37,6 +41,17 @@ class BeamModel(ABC):
             request: one that is a beam.
             num_generated: output tokens that each candidate has, at least 2.
         """
+
+    def changes(self, request: Request, num_generated: int) -> Ahead:
+        """`parents` from num_generated output tokens on, with their number; those of a step at
+        which all candidates survive may be left out.
+
+        Args:
+            request: one that is a beam.
+            num_generated: output tokens that each candidate will have at the first step.
+        """
+        for number in range(num_generated, request.output_len + 1):
+            yield number, self.parents(request, number)
 
     def prepare(self, width: int) -> None:  # noqa: B027 (most have nothing to do)
         """Compute what the parents of beams of this width need, if it takes long. A server calls
@@ -68,7 +83,15 @@ class SyntheticBeams(BeamModel):
 
     def parents(self, request: Request, num_generated: int) -> tuple[Replacement, ...]:
         steps = search(request.num_seqs, self.concentration, self.seed)
-        return steps[(request.request_id * STRIDE + num_generated - 2) % len(steps)]
+        return steps[(request.request_id * STRIDE + num_generated - FIRST_STEP) % len(steps)]
+
+    def changes(self, request: Request, num_generated: int) -> Ahead:
+        steps = search(request.num_seqs, self.concentration, self.seed)
+        first = (request.request_id * STRIDE + num_generated - FIRST_STEP) % len(steps)
+        num_steps = request.output_len + 1 - num_generated
+        ahead = steps[first : first + max(num_steps, 0)]
+        ahead += islice(cycle(steps), max(num_steps - len(ahead), 0))
+        return filter(itemgetter(1), enumerate(ahead, num_generated))
 
     def prepare(self, width: int) -> None:
         search(width, self.concentration, self.seed)

@@ -33,18 +33,19 @@ class PendingForks:
         self._ask(group, ops)
 
     def fork_members(self, group: SequenceGroup, parents: tuple[Replacement, ...]) -> None:
-        """`fork` of sequences of a group of the batch, by place, for a policy that forks."""
-        assert self.memory.forks is not None, "the policy forks"
-        fork, seqs = self.memory.forks.fork, group.sequences
+        """`fork` of sequences of a group of the batch, by place."""
+        fork, seqs = self.memory.give_tokens, group.sequences
         for parent, child in parents:
             seq = seqs[child]
             seq.change_table()
-            self._ask(group, fork(seqs[parent], seq))
+            ops = fork(seqs[parent], seq)
+            if ops is not NO_OPS:
+                self._ask(group, ops)
         self.num_forks += len(parents)
 
     def _ask(self, group: SequenceGroup, ops: Ops) -> None:
         """The next plan makes the copies of a fork in the group, if there are any."""
-        if ops is not NO_OPS and ops != NO_OPS:
+        if ops != NO_OPS:
             self.copies.append((group, ops))
 
     def drop_copies_of(self, group: SequenceGroup) -> None:

@@ -164,8 +164,9 @@ class Results(NamedTuple):
     """The tokens that the model generated in the iterations of a plan; an engine knows it only when
     they have run.
 
-    ended: the requests that have their whole output now, in order. parents: of each beam request
-    that took a step, the candidates that did not survive, as (parent, child). accepted: of each
+    ended: the requests that have their whole output now, in order. parents: of beam requests that
+    took a step, in order of joining, the candidates that did not survive, as (parent, child); all
+    survive of a request that it leaves out. accepted: of each
     request with drafts, how many of them became output tokens, besides the one that the model
     generates itself. found: of requests with a new token, how many draft tokens there are behind
     it, if the engine has looked for them already: the next plan has no more.

@@ -249,10 +249,9 @@ class Scheduler(ABC):
                 if group.batch is not None:
                     self.finish(group)
                     finished.append(group)
-            if state.beams:
-                for request_id, group in state.beams.items():
-                    if parents := results.parents[request_id]:
-                        state.choose_parents(group, parents)
+            for request_id, parents in results.parents.items():
+                if parents and request_id in state.beams:
+                    state.choose_parents(state.beams[request_id], parents)
         for group, seq, new, num_stored, last, _ in plan.chunks:
             seq.store(num_stored + new)
             if last:

@@ -253,7 +253,7 @@ class SchedulerState(Queues):
 
     def choose_parents(self, group: SequenceGroup, parents: tuple[tuple[int, int], ...]) -> None:
         """A beam group has new candidates: others continue from survivors' tokens (Fig. 9)."""
-        if group.batch is not None and self.memory.forks is not None:
+        if group.batch is not None:
             self.pending_forks.fork_members(group, parents)
             return
         seqs = group.sequences

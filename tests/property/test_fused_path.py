@@ -1,5 +1,6 @@
-"""The fused path, and arrivals that the engine takes itself, give what the plain
-path gives with an event for each arrival: the same rows of requests and spans, the same totals.
+"""The fused path, arrivals that the engine takes itself, and beams that are asked where candidates
+change give what the plain path gives with an event for each arrival and a question at each step:
+the same rows of requests and spans, the same totals.
 """
 
 from dataclasses import replace
@@ -30,6 +31,7 @@ from testbed.engine.totals import changes_of
 from testbed.memory.paged.paged_2023 import Paged2023
 from testbed.memory.prefix_cache.output_caching import OutputCaching
 from testbed.memory.prefix_cache.prefix_caching import PrefixCaching
+from testbed.sched.beam_search import BeamModel, SyntheticBeams
 
 ANALYTIC = analytic(overhead_s=1e-3, overhead_per_request_s=1e-4, copy_s=1e-5)
 WINDOWED = AnalyticCost(
@@ -61,7 +63,10 @@ def test_the_fused_path_equals_the_plain_path(
         return simulate(requests, scheduler, cost, MAX_LEN, lengths=lengths, env=env, **options)
 
     fused = serve(None)
-    with patch.object(Engine, "_make_fused_path", lambda *_: None):
+    with (
+        patch.object(Engine, "_make_fused_path", lambda *_: None),
+        patch.object(SyntheticBeams, "changes", BeamModel.changes),
+    ):
         plain = serve(Environment(0))
     assert fused.totals == plain.totals
     assert (fused.end_ps, fused.snapshots) == (plain.end_ps, plain.snapshots)

@@ -15,7 +15,16 @@ from testbed.memory.capabilities import capabilities_of
 from testbed.memory.contiguous.reservations import ContiguousMax, ContiguousOracle
 from testbed.memory.policy import MemoryPolicy, PoolSpec
 from testbed.run.oracles import with_lengths
-from testbed.sched.beam_search import RecordedBeams, SyntheticBeams, pairs, search, survivors
+from testbed.sched.beam_search import (
+    NUM_SEARCHES,
+    NUM_STEPS,
+    BeamModel,
+    RecordedBeams,
+    SyntheticBeams,
+    pairs,
+    search,
+    survivors,
+)
 from testbed.sched.preemption import Recompute
 from testbed.sched.static_batch import StaticBatch
 
@@ -71,6 +80,19 @@ def steps(concentration, seed, request):
     return [
         beams.parents(request, num_generated) for num_generated in range(2, request.output_len + 1)
     ]
+
+
+@given(
+    st.integers(0, 10**6),
+    st.integers(1, 4),
+    st.one_of(st.integers(2, 60), st.integers(NUM_SEARCHES * NUM_STEPS - 9, 10**6)),
+    st.integers(-1, 60),
+)
+def test_synthetic_changes_are_the_steps_at_which_parents_change(request_id, width, first, more):
+    request = Request(request_id, 0, 10, output_len=first + more, num_seqs=width, beam=True)
+    beams = SyntheticBeams()
+    plain = [change for change in BeamModel.changes(beams, request, first) if change[1]]
+    assert [*beams.changes(request, first)] == plain
 
 
 HEADER = "request,step,parent,child\n"

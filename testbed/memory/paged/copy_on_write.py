@@ -35,13 +35,12 @@ def copy_tails(tables: Tables, writers: Collection[BlockTable], extended: int) -
     """
     if not writers:
         return NO_OPS
-    size, take, sources = tables.block_size, tables.pool.free.pop, []
+    size, pool = tables.block_size, tables.pool
+    sources = [table.blocks[-1] for table in writers]
     copies: list[Copy] = []
-    for table in writers:
-        source, target = table.blocks[-1], take()
-        sources.append(source)
+    for table, source, target in zip(writers, sources, pool.take(len(sources)), strict=True):
         table.blocks[-1] = target
         copies.append(record(Copy, (source * size, target * size, size)))
-        tables.live += (table.seq.slots_offset + extended) % size
-    tables.pool.unshared(sources)
+    tables.live += sum([(table.seq.slots_offset + extended) % size for table in writers])
+    pool.unshared(sources)
     return record(Ops, (tuple(copies), (), (), ()))

@@ -253,27 +253,17 @@ class BlockMemory(LeasingPolicy):
         batch, num_slots = parent.batch, parent.slots_offset
         if batch is not None:
             num_slots += batch.extended
-        forked = self._tables.fork(parent, child, num_slots)
-        has_tail = num_slots % self.block_size > 0
-        if batch is child.batch:  # as they are in beams
-            if batch is not None:
-                self._share_in(batch, forked, has_tail=has_tail)
-            return NO_OPS
-        for table in forked:
-            if table.seq.batch is not None:
-                self._share_in(table.seq.batch, (table,), has_tail=has_tail)
+        has_tail, tables = num_slots % self.block_size > 0, self._tables
+        for table in tables.fork(parent, child, num_slots):
+            if (batch := table.seq.batch) is None:
+                continue
+            indexes = batch.indexes
+            if has_tail:
+                index: BlockIndex = indexes.get(self) or batch.index(self, self._index)
+                index.tails[table.seq.seq_id] = table
+            if tables in indexes:
+                indexes[tables].forked(table.seq)
         return NO_OPS
-
-    def _share_in(self, batch: Batch, forked: tuple[BlockTable, ...], *, has_tail: bool) -> None:
-        """The tables of these batch members share blocks, maybe with a partial one, the tail."""
-        indexes = batch.indexes
-        if has_tail:
-            tails = (indexes.get(self) or batch.index(self, self._index)).tails
-            for table in forked:
-                tails[table.seq.seq_id] = table
-        if self._tables in indexes:
-            for table in forked:
-                indexes[self._tables].forked(table.seq)
 
     def move(self, seqs: list[Sequence], tier: str) -> Answer:
         if tier not in (DEVICE, HOST):
