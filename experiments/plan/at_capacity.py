@@ -42,7 +42,8 @@ def cheapest_at_capacity(search: Search, candidates: Sequence[Candidate]) -> lis
     )
     best: Keeps | None = None
     while waiting:
-        wave, waiting = _split(waiting, 1 if best is None else WAVE)
+        size = 1 if best is None else WAVE
+        wave, waiting = waiting[:size], waiting[size:]
         refused = {} if best is None else _challenged(search, wave, best)
         rivals = [each for each in wave if each not in refused]
         verdicts |= refused | dict(zip(rivals, searched(search, rivals), strict=True))
@@ -108,10 +109,6 @@ def _too_slow(search: Search, candidates: Sequence[Candidate]) -> dict[Candidate
         for candidate, reason in reasons.items()
         if reason is not None
     }
-
-
-def _split(waiting: list[Candidate], count: int) -> tuple[list[Candidate], list[Candidate]]:
-    return waiting[:count], waiting[count:]
 
 
 def _challenged(search: Search, wave: Sequence[Candidate], best: Keeps) -> dict[Candidate, Verdict]:

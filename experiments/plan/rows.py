@@ -7,7 +7,7 @@ from testbed.experiments.plan.cost_errors import error_between
 from testbed.experiments.plan.deployment_plan import Plan
 from testbed.experiments.plan.jobs import Outcome
 from testbed.experiments.plan.space import Candidate
-from testbed.experiments.plan.verdicts import Dearer, Keeps, Misses, Pruned, Simulated, rate_of
+from testbed.experiments.plan.verdicts import Dearer, Keeps, Misses, Simulated, rate_of
 from testbed.experiments.runs.run_words import way_of
 
 CHEAPEST, LEAST, NOT_COMPARABLE = "cheapest", "least by these costs", "not comparable"
@@ -50,7 +50,8 @@ def rows_of(plan: Plan) -> list[Row]:
     ranked = plan.ranked
     kept = [_kept(verdict, rank, plan) for rank, verdict in enumerate(ranked, 1)]
     missed, dearer = map(_row, plan.misses), map(_row, plan.dearer)
-    return [*kept, *missed, *dearer, *map(_pruned, plan.pruned)]
+    pruned = (Row(dict(of.deployment.chosen), "pruned", of.limit, of.reason) for of in plan.pruned)
+    return [*kept, *missed, *dearer, *pruned]
 
 
 def per_gpu(candidate: Candidate, outcome: Outcome) -> float:
@@ -111,10 +112,6 @@ def _reason(verdict: Simulated) -> str:
     if isinstance(verdict, Misses):
         return verdict.what
     return verdict.reason if isinstance(verdict, Dearer) else ""
-
-
-def _pruned(verdict: Pruned) -> Row:
-    return Row(dict(verdict.deployment.chosen), "pruned", verdict.limit, verdict.reason)
 
 
 def _output_len(outcome: Outcome) -> float:

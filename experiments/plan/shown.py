@@ -138,15 +138,12 @@ def _tied(plan: Plan) -> str:
             f"cheapest: {NOT_COMPARABLE}: {names} (their costs are of different origins, whose "
             "errors together are larger than the differences)"
         )
-    tied = [row for row in rows_of(plan) if _is_tied(row)]
+    words = (CHEAPEST, "equal", NOT_DISTINGUISHABLE)
+    tied = [row for row in rows_of(plan) if row.difference.startswith(words)]
     if len(tied) < 2:
         return f"cheapest: {best}"
     others = f"{len(tied) - 1} other{'s' if len(tied) > 2 else ''}"
     return f"cheapest: {best}; not distinguishable from it, or equal: {others}"
-
-
-def _is_tied(row: Row) -> bool:
-    return row.difference.startswith((CHEAPEST, "equal", NOT_DISTINGUISHABLE))
 
 
 def _nearest(plan: Plan) -> str:

@@ -49,7 +49,8 @@ def page() -> str:
     """The page in Markdown."""
     parts = [HEAD]
     for key, cls in SECTIONS.items():
-        parts += [f"## {f'`{key}`' if key else 'Values of a run'}", _first(cls), table(key, cls)]
+        about = " ".join((cls.__doc__ or "").split("\n\n")[0].split())
+        parts += [f"## {f'`{key}`' if key else 'Values of a run'}", about, table(key, cls)]
     parts.append(
         "## Groups\n\nA group is chosen with `GROUP=OPTION`; a class of yours is an option "
         "too, as `MODULE:CLASS`."
@@ -203,10 +204,6 @@ def _shown(value: Any) -> str:
     if is_dataclass(value):
         return ""
     return f"`{list(value)}`" if isinstance(value, tuple) else f"`{value}`"
-
-
-def _first(cls: type) -> str:
-    return " ".join((cls.__doc__ or "").split("\n\n")[0].split())
 
 
 def _text(text: str) -> str:

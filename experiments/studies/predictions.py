@@ -15,7 +15,7 @@ from testbed.experiments.cli.output import plain_table, show
 from testbed.experiments.runs.whole_files import write_json
 from testbed.run.config import RunConfig
 from testbed.run.simulate import run
-from testbed.study.sensitivity import figures_of, run_intervals
+from testbed.study.sensitivity import run_intervals
 
 HEAD = ("load", "metric", "measured", "predicted", "lowest", "highest", "error", "is")
 Figures = Callable[[Mapping[str, Any], float], dict[str, float]]
@@ -26,7 +26,7 @@ def digest(path: Path) -> str:
     return sha256(path.read_bytes()).hexdigest()
 
 
-def predicted(config: RunConfig, figures: Figures = figures_of) -> dict[str, dict[str, float]]:
+def predicted(config: RunConfig, figures: Figures) -> dict[str, dict[str, float]]:
     """The figures of a run, and the lowest and highest of its variations."""
     summary = run(config).summary
     intervals = run_intervals(config, summary, figures)
@@ -47,16 +47,14 @@ def show_compared(
     path: Path,
     metrics: Sequence[str],
     measured: Callable[[str], Sequence[Mapping[str, float]]],
-    verdict: Callable[[str, float, Sequence[float]], str],
 ) -> None:
     """Print the predictions in a file beside what was measured.
 
-    measured: the figures of a load's repeats; empty if it was not served. verdict: on a metric's
-    prediction beside the repeats.
+    measured: the figures of a load's repeats; empty if it was not served.
     """
     answer = json.loads(path.read_text(encoding="utf-8"))
     rows = [
-        _row(name, metric, prediction, [each[metric] for each in repeats], verdict)
+        _row(name, metric, prediction, [each[metric] for each in repeats])
         for name, prediction in answer["predictions"].items()
         for repeats in [measured(name)]
         for metric in (metrics if repeats else ())
@@ -69,7 +67,6 @@ def _row(
     metric: str,
     prediction: Mapping[str, Any],
     repeats: Sequence[float],
-    verdict: Callable[[str, float, Sequence[float]], str],
 ) -> Iterable[str]:
     ours, low, high = (prediction[key][metric] for key in ("figures", "lowest", "highest"))
     mean = float(np.mean(repeats))
@@ -77,5 +74,5 @@ def _row(
     error = f"{100 * (ours / mean - 1):+.1f}%" if mean else f"{ours:+.0f}"
     covered = "covered" if low <= mean <= high else "not covered"
     numbers = (f"{value:.4g}" for value in (ours, low, high))
-    judged = f"{verdict(metric, ours, repeats)} {covered}".strip()
-    return name, metric, f"{mean:.4g}{spread}", *numbers, error, judged
+    judged = "in range" if min(repeats) <= ours <= max(repeats) else "outside"
+    return name, metric, f"{mean:.4g}{spread}", *numbers, error, f"{judged}, {covered}"

@@ -36,9 +36,12 @@ def fitted_terms(start_ups: Sequence[StartUp]) -> Terms:
     shipped = terms()
     logits, hidden, rmse = _activation_fit(start_ups)
     visible = dict(shipped.visible_gib)
-    visible |= {name: round(size, 2) for name, size in _medians(start_ups, _gpu, _visible)}
+    visible |= {
+        name: round(size, 2) for name, size in _medians(start_ups, lambda of: of.gpu.name, _visible)
+    }
     non_torch = dict(shipped.non_torch_gib)
-    non_torch |= dict(_medians(start_ups, _num_gpus, lambda logged: logged.non_torch))
+    of_num_gpus = _medians(start_ups, lambda of: str(of.limits.num_gpus), lambda of: of.non_torch)
+    non_torch |= dict(of_num_gpus)
     return replace(
         shipped,
         logits=logits,
@@ -47,14 +50,6 @@ def fitted_terms(start_ups: Sequence[StartUp]) -> Terms:
         non_torch_gib=non_torch,
         visible_gib=visible,
     )
-
-
-def _gpu(logged: StartUp) -> str:
-    return logged.gpu.name
-
-
-def _num_gpus(logged: StartUp) -> str:
-    return str(logged.limits.num_gpus)
 
 
 def _visible(logged: StartUp) -> float:

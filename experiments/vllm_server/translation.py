@@ -261,7 +261,8 @@ def model_words(model: ModelSpec, option: str) -> list[str]:
             remedy="testbed fits says what the server holds",
         )
     words = list[str]()
-    if model.max_len != _shipped_len(option):
+    shipped_len = read_model(option).max_len if option in model_names() else None
+    if model.max_len != shipped_len:
         words += [f"model.max_len={model.max_len}"]
     if model.weight_bits is not None:
         words += [f"++model.weight_bits={model.weight_bits:.17g}"]
@@ -279,10 +280,6 @@ def _replica_words(values: Mapping[str, str], release: Release) -> list[str]:
         return []
     words = [f"replicas={num_replicas}", "router=vllm_balancer"]
     return [*words, "router.weighs_usage=true"] if release.balances_usage else words
-
-
-def _shipped_len(option: str) -> int | None:
-    return read_model(option).max_len if option in model_names() else None
 
 
 def _pool_words(server: Server, in_blocks: bool) -> list[str]:

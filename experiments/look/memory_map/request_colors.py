@@ -1,7 +1,7 @@
 """The colour of the palette that each request of a memory map has."""
 
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from testbed.engine.memory_trace import Frame
 
@@ -15,7 +15,7 @@ def request_colors(frames: Sequence[Frame]) -> dict[int, int]:
     A number that is free again is given away as late as possible, so that a request differs from
     the last holders of its blocks too.
     """
-    held = [dict.fromkeys(_requests(frame)) for frame in frames]
+    held = [dict.fromkeys(of.request_id for of in frame.held.values()) for frame in frames]
     last_frame = {request: i for i, requests in enumerate(held) for request in requests}
     colors = dict[int, int]()
     free, num_colors = deque(range(NUM_HUES)), NUM_HUES
@@ -29,8 +29,3 @@ def request_colors(frames: Sequence[Frame]) -> dict[int, int]:
             colors[request] = free.popleft()
         free.extend(colors[request] for request in requests if last_frame[request] == i)
     return colors
-
-
-def _requests(frame: Frame) -> Iterable[int]:
-    """The requests that hold memory, in the order of their sequences."""
-    return (held.request_id for held in frame.held.values())

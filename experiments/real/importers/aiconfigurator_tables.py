@@ -285,8 +285,5 @@ def all_reduce_points(table: Any, num_gpus: int, notes: list[str]) -> Points:
             f"outside the grid: all-reduce over {num_gpus} GPUs, measured were {measured}; read as "
             f"{chosen}"
         )
-    return _by_bytes(rows[rows["num_gpus"] == chosen])
-
-
-def _by_bytes(rows: Any) -> Points:
+    rows = rows[rows["num_gpus"] == chosen]
     return points_by(rows.assign(bytes=BYTES * rows["message_size"]), "num_gpus", "bytes")

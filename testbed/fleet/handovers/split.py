@@ -168,11 +168,10 @@ class SplitFleet(Fleet):
             return
         self._leave(handover)
         self.times_ps.append((self.clock.now_ps - handover.first_ps, handover.link_ps))
-        self._place[handover.request_id] = self._replica_of(handover.target)
+        self._place[handover.request_id] = next(
+            replica for replica in self.replicas if replica.engine is handover.target
+        )
         handover.target.take_over(handover.request, handover.group, handover.first_ps)
-
-    def _replica_of(self, engine: Engine) -> Replica:
-        return next(replica for replica in self.replicas if replica.engine is engine)
 
     def _cancel_on_the_way(self, handover: Handover) -> None:
         """The request leaves at once; what is being sent lands all the same."""
