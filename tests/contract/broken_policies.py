@@ -719,6 +719,14 @@ class MisstatesItsFootprint(Paged):
 
 
 @breaks(11)
+class ReservesLessThanNothing(Paged):
+    """Admits whatever the pool lacks: a flood is never refused."""
+
+    def reserve(self, tables):
+        return -5
+
+
+@breaks(11)
 class AllocatesASlotLess(Paged):
     def __init__(self, pool, block_size):
         super().__init__(pool, 1)

@@ -166,8 +166,14 @@ class Harness(Moves):
 
     def _flood(self) -> None:
         before, num_tokens = set(self.groups), self.questions.max_len // 2
+        num_left = self.policy.usage().total
         while num_tokens:
-            num_tokens = num_tokens if self._admit_new(Admit(num_tokens, 1)) else num_tokens // 2
+            if not self._admit_new(Admit(num_tokens, 1)):
+                num_tokens //= 2
+                continue
+            num_left -= num_tokens
+            if num_left < 0:  # a policy that grants slots it has not would never refuse
+                self.questions.check()
         self.run_plan()
         for request_id in [i for i in self.groups if i not in before]:
             self.release(self.groups[request_id])
