@@ -1,6 +1,4 @@
-"""The architecture of a decoder-only transformer: its shape, and the options in which the families
-differ.
-"""
+"""The architecture of a decoder-only transformer: its shape, and options by family."""
 
 import json
 from collections.abc import Mapping
@@ -41,9 +39,7 @@ class Architecture:
 
     @property
     def windows(self) -> tuple[int | None, ...]:
-        """The window of each layer, None for full attention; of evenly spread layers the first is
-        full.
-        """
+        """Each layer's window, None for full attention; of evenly spread ones the first is full."""
         layers, window = self.spec.num_layers, self.spec.window
         if window is None:
             return (None,) * layers
@@ -55,9 +51,7 @@ class Architecture:
 
     @property
     def is_opt(self) -> bool:
-        """True if positions are learned, norms have a shift, and every matrix product has a
-        bias.
-        """
+        """True if positions are learned, norms have a shift, and matrix products a bias."""
         return self.family == "opt"
 
     @property
@@ -89,9 +83,7 @@ def of_spec(spec: ModelSpec) -> Architecture:
 
 
 def check_served(spec: ModelSpec) -> None:
-    """Raise InputError for a shape that the engine does not support; it has windows, and caches of
-    e4m3.
-    """
+    """Raise InputError for shapes without support; windows and caches of e4m3 have it."""
     check_plain(replace(spec, kv_dtype_bytes=None, window=None), "the engine")
     if spec.kv_dtype_bytes not in (None, 1, spec.dtype_bytes):
         raise InputError(
@@ -137,9 +129,7 @@ def of_folder(folder: Path) -> Architecture:
 
 
 def _family(config: Mapping[str, Any], path: Path) -> str:
-    """The family of a config.json; raises InputError for one, or a value, that the engine does not
-    support.
-    """
+    """The family of a config.json; raises InputError for one, or a value, without support."""
     family = config.get("model_type")
     if family not in FAMILIES:
         raise InputError(

@@ -101,9 +101,7 @@ class TopP:
         self.own_seed = own_seed
 
     def choose(self, logits: Tensor, draws: SequenceOf[Drawing]) -> Tensor:
-        """One token for each draw from its row of logits [num_rows, vocab_size], int64 on their
-        device.
-        """
+        """A token for each draw from its row of logits [num_rows, vocab_size], int64."""
         numbers = uniforms([draw.key for draw in draws])
         rows = np.array([draw.row for draw in draws], np.int64)
         sent = upload({"rows": rows, "numbers": numbers}, logits.device)

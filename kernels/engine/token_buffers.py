@@ -15,9 +15,7 @@ from testbed.core.sequence import Sequence, SequenceGroup
 
 
 class Owner(NamedTuple):
-    """The owner of a row of logits: a group, one of its sequences, and behind how many draft
-    tokens.
-    """
+    """The owner of a row of logits: a group, a sequence, and behind how many drafts."""
 
     group: SequenceGroup
     member: int

@@ -76,9 +76,7 @@ class Shard(Whole):
         return self.rank * self.num_tokens
 
     def cut(self, name: str, tensor: Tensor) -> Tensor:
-        """This rank's part of a tensor with a name of Hugging Face's, in the tensor's memory if
-        it can be.
-        """
+        """This rank's part of a tensor, by Hugging Face's name, in its memory if possible."""
         module, kind = name.split(".")[-2:]
         size = self.arch.spec.head_size
         if module in BY_TOKEN:
