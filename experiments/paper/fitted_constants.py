@@ -34,10 +34,10 @@ from testbed.experiments.runs.run_store import RunStore
 from testbed.sched.beam_search import search
 
 # All requests have one sequence, so the whole time counts as that of the sequence.
-PLAIN = "cost.choices.overhead_per_request_s=0"
+PLAIN = "cost.software.overhead_per_request_s=0"
 COMMON = ("model=opt-13b", "+system=vllm", "window_s=[600,3600]", PLAIN)
 PANELS = (("trace=sharegpt", "arrivals.rate=2"), ("trace=alpaca", "arrivals.rate=30"))
-CONSTANTS = ("choices.overhead_s", "choices.overhead_per_sequence_s")
+CONSTANTS = ("software.overhead_s", "software.overhead_per_sequence_s")
 START = (4.5e-4, 3.25e-4)
 STEP = (5e-4, 1e-5)  # differences; smaller ones drown in the jumps of a bar
 TOLERANCE = 0.005  # a bar of one trace jumps by as much when a constant changes by a thousandth
@@ -217,9 +217,9 @@ def report() -> list[str]:
     shares = "{:.1f} us a group, {:.1f} a sequence, {:.1f} a fork".format(*shares_us(us))
     lines = [
         f"sampler: {shares}; the paper's host takes {host:.2f} times as long",
-        f"choices.overhead_per_request_s: {request_s:.4g}",
-        f"choices.overhead_per_sequence_s: {sequence_s:.4g}",
-        f"choices.sequences_per_fork: {per_fork:.3g}",
+        f"overhead_per_request_s: {request_s:.4g}",
+        f"overhead_per_sequence_s: {sequence_s:.4g}",
+        f"sequences_per_fork: {per_fork:.3g}",
     ]
     for (name, width), measured in us.items():
         forks = forks_a_step(width) if name == "beam" else 0.0

@@ -8,6 +8,7 @@ from testbed.core.config_model import field_hints, marks_of
 from testbed.core.layers import Experts, Latent, States, Window
 from testbed.core.specs import GpuSpec, ModelSpec, TierSpec
 from testbed.core.spelling import dotted
+from testbed.cost.software import SoftwareTimes
 from testbed.run.config import (
     EngineConfig,
     RunConfig,
@@ -30,6 +31,7 @@ SECTIONS = {  # by the key of its values; the first has the values of every run
     "model.experts": Experts,
     "model.states": States,
     "software": SoftwareConfig,
+    "cost.software": SoftwareTimes,
     "engine": EngineConfig,
 }
 

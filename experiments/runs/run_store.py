@@ -108,8 +108,5 @@ def on_gpu_of(path: str, config: RunConfig) -> RunConfig:
         gpu=gpu,
         kv_memory_of=Machine(gpu.name, config.server.num_gpus),
     )
-    return replace(
-        config,
-        server=server,
-        cost=auto.updated(path=path, choices=config.cost.parameters["choices"]),
-    )
+    kept = {name: config.cost.parameters[name] for name in ("choices", "software")}
+    return replace(config, server=server, cost=auto.updated(path=path, **kept))

@@ -20,8 +20,8 @@ HEAD = ("setting", "count", "wall s", "a second", "mean batch", "peak GB")
 SYSTEM = (  # a roofline that batches as many requests as the paper's system did
     "+system=vllm",
     "cost=analytic",
-    "cost.efficiencies.overhead_s=0",
-    "cost.efficiencies.overhead_per_request_s=0.327e-3",
+    "cost.software.overhead_s=0",
+    "cost.software.overhead_per_request_s=0.327e-3",
     "cost.efficiencies.attention_bandwidth=0.569",
     "cost.efficiencies.repeated_read=0.22",
 )

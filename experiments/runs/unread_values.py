@@ -10,11 +10,13 @@ from testbed.run.parts import Part
 
 
 def check_unread(typed: RunConfig) -> None:
-    """Raise InputError for a value of a roofline, software times or memory that nothing reads."""
-    roofline, choices = (typed.cost.parameters.get(name) for name in ("roofline", "choices"))
-    if isinstance(roofline, Part) and isinstance(choices, Part):
-        _check_roofline(typed, roofline, choices)
-        _check_software(typed, choices)
+    """Raise InputError for a value of a roofline, of software times or of a GPU's memory that
+    nothing reads.
+    """
+    roofline, software = (typed.cost.parameters.get(name) for name in ("roofline", "software"))
+    if isinstance(roofline, Part) and isinstance(software, Part):
+        _check_roofline(typed, roofline)
+        _check_software(typed, software)
     if typed.server.num_blocks is not None or typed.model.name in typed.server.kv_memory_gib:
         _check_memory(typed.server, typed.model.name)
 
@@ -34,54 +36,43 @@ def _check_memory(server: ServerConfig, model: str) -> None:
         )
 
 
-def _check_roofline(typed: RunConfig, roofline: Part, choices: Part) -> None:
-    """Raise InputError for a value of cost.roofline that the run's costs do not read."""
-    from testbed.cost.auto import OF_SYSTEMS  # these import NumPy, which --help does not need
-    from testbed.run.machine import make_cost
+def _check_roofline(typed: RunConfig, roofline: Part) -> None:
+    """Raise InputError for a value of cost.roofline of the user's own if the costs are those of a
+    profile.
+    """
+    from testbed.run.machine import make_cost  # this imports NumPy, which --help does not need
 
-    usual = _shipped("efficiencies", "h200")
-    for name, value in roofline.parameters.items():
-        if name in OF_SYSTEMS:
-            of_system = getattr(typed.software, "name" if name == "software" else name, None)
-            if value not in (choices.parameters.get(name), of_system, {}):
-                raise InputError(
-                    key=f"cost.roofline.{name}",
-                    value=value,
-                    problem="nothing reads it, for software times are those of cost.choices",
-                    remedy=f"set cost.choices.{name}",
-                )
-        elif (
-            value != usual.get(name)
-            and make_cost(typed.cost, typed.model, typed.server).fingerprint is not None
-        ):
-            raise InputError(
-                key=f"cost.roofline.{name}",
-                value=value,
-                problem="nothing reads it, for cost=auto takes a profile here",
-                remedy=f"cost=analytic cost.efficiencies.{name}={value}",
-            )
+    own = _unlike(roofline, _shipped("efficiencies", "h200"))
+    if own and make_cost(typed.cost, typed.model, typed.server).fingerprint is not None:
+        raise InputError(
+            key=f"cost.roofline.{own}",
+            value=roofline.parameters[own],
+            problem="nothing reads it, for cost=auto takes a profile here",
+            remedy=f"cost=analytic cost.efficiencies.{own}={roofline.parameters[own]}",
+        )
 
 
-def _check_software(typed: RunConfig, choices: Part) -> None:
+def _check_software(typed: RunConfig, software: Part) -> None:
     """Raise InputError for software times of the user's own if the costs are whole iterations of
     a system, which have its software in them.
     """
     from testbed.cost.sections import SYSTEM
     from testbed.run.machine import cost_of
 
-    usual = _shipped("software", str(choices.parameters.get("software")))
-    own = [
-        name
-        for name, value in usual.items()
-        if name.startswith("overhead") and choices.parameters.get(name) != value
-    ]
+    own = _unlike(software, _shipped("software", str(software.parameters.get("name"))))
     if own and SYSTEM in (cost_of(typed).fingerprint or {}):
         raise InputError(
-            key=f"cost.choices.{own[0]}",
-            value=choices.parameters[own[0]],
+            key=f"cost.software.{own}",
+            value=software.parameters[own],
             problem="nothing reads it, for the costs are whole iterations, with their software",
             remedy="leave it out; cost.iterations=null takes none of another system",
         )
+
+
+def _unlike(part: Part, usual: dict[str, Any]) -> str | None:
+    """The first parameter that has another value than the option that ships; None without one."""
+    values = part.parameters.items()
+    return next((name for name, value in values if value != usual.get(name, value)), None)
 
 
 def _shipped(group: str, name: str) -> dict[str, Any]:

@@ -18,7 +18,7 @@ import pandas as pd
 from testbed.core.errors import InputError
 from testbed.core.specs import ModelSpec, ServerSpec
 from testbed.cost.analytic import AnalyticCost
-from testbed.cost.auto import MEASURED, ROOFLINE, Costs, adapted_choices, by_way, carried
+from testbed.cost.auto import MEASURED, ROOFLINE, Costs, by_way, carried, read_as
 from testbed.cost.known_profiles import Known, profiles_at_hand
 from testbed.cost.model import Work
 from testbed.cost.profile import ProfileCost
@@ -139,13 +139,16 @@ def _predictions(
             if way != MEASURED:
                 profile = carried(way, source, model, server, sources)
                 yield way, source, _measured(model, server, profile)
-    efficiencies = _config().cost.parameters["roofline"].make("cost.roofline")
-    yield ROOFLINE, None, AnalyticCost(model, server, efficiencies)
+    yield ROOFLINE, None, AnalyticCost(model, server, _of_cost("roofline"), _of_cost("software"))
 
 
 def _measured(model: ModelSpec, server: ServerSpec, profile: Any) -> ProfileCost:
-    choices = _config().cost.parameters["choices"].make("cost.choices")
-    return ProfileCost(model, server, profile, adapted_choices(choices, profile))
+    return read_as(_of_cost("choices"), _of_cost("software"), profile, model, server)
+
+
+def _of_cost(name: str) -> Any:
+    """A part of the costs."""
+    return _config().cost.parameters[name].make(f"cost.{name}")
 
 
 @cache

@@ -35,6 +35,7 @@ from testbed.core.specs import ModelSpec, ServerSpec
 from testbed.cost.model import CostModel
 from testbed.cost.profile import Choices, ProfileCost, check_shard
 from testbed.cost.sections import SYSTEM, THIS_ENGINE, Kernel, Spread
+from testbed.cost.software import KERNELS_ALONE
 from testbed.kernels.engine.architecture import Architecture, of_spec
 from testbed.kernels.engine.device_memory import free
 from testbed.kernels.engine.engine_iterations import decodes_alone, prompts_with_decodes
@@ -158,8 +159,8 @@ def served_points(
     """
 
     def kernels(kernel: Kernel, spread: Spread) -> CostModel:
-        choices = Choices(kernel=kernel, spread=spread, overhead_s=0.0)
-        return ProfileCost(spec, server, profile, choices)
+        choices = Choices(kernel=kernel, spread=spread)
+        return ProfileCost(spec, server, profile, choices, KERNELS_ALONE)
 
     prompts = prompt_points(bench, spec.max_len, kernels("paged", "equal"))
     return prompts | decode_points(bench, kernels)

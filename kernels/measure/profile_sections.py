@@ -20,8 +20,9 @@ from torch import Tensor
 from testbed.core.errors import InputError
 from testbed.core.specs import ModelSpec
 from testbed.cost.model import Work
-from testbed.cost.profile import Choices, ProfileCost
+from testbed.cost.profile import ProfileCost
 from testbed.cost.sections import AXES, FORMAT, PROFILES, read_profile
+from testbed.cost.software import KERNELS_ALONE
 from testbed.kernels.engine.network import Network
 from testbed.kernels.launch.attention import decode
 from testbed.kernels.launch.cache_ops import write_cache
@@ -198,7 +199,7 @@ def evaluate_fit(
 ) -> dict[str, Any]:
     """Relative errors of the profile's costs on `num_batches` random batches, and these."""
     model, num_gpus = ModelSpec(**profile["model"]), profile["num_gpus"]
-    cost = ProfileCost(model, server=None, path=profile, choices=Choices(overhead_s=0.0))
+    cost = ProfileCost(model, server=None, path=profile, software=KERNELS_ALONE)
     rng, shape, rows = np.random.default_rng(2023), shard_shape(model, num_gpus), []
     num_slots = pools.blocks(shape) * shape.block_size // 2
     for seed in range(num_batches):

@@ -13,18 +13,17 @@ from testbed.checks.contract.order_contract import check_order
 from testbed.checks.contract.questions import MakePolicy
 from testbed.checks.contract.search import POOLS, UNSEEN, Progress, check_policy, tiers_below
 from testbed.checks.fast_and_slow import (
-    EFFICIENCIES,
     LIMITS,
     MODEL,
     SCHEDULERS,
     SERVER,
     MakeRule,
     differs,
+    roofline,
 )
 from testbed.checks.handover_checks import check_handover
 from testbed.checks.router_checks import check_router
 from testbed.core.errors import InputError
-from testbed.cost.analytic import AnalyticCost
 from testbed.cost.model import CostModel
 from testbed.fleet.handovers.rule import HandoverRule
 from testbed.fleet.routers.router import Router
@@ -219,7 +218,7 @@ def _check_scheduler(
 def _check_rule(make_rule: MakeRule, pools: list[PoolSpec]) -> ClauseBroken | None:
     """The first clause that a preemption rule breaks, if sequences and groups lack slots."""
     with plug_in_errors("preemption", Part(make_rule).name):
-        with_lengths(make_rule, {})(AnalyticCost(MODEL, SERVER, EFFICIENCIES))
+        with_lengths(make_rule, {})(roofline())
     for make, pool in product(POLICIES, pools):
         broken = differs(make, pool, rules=[make_rule])
         if broken:

@@ -26,6 +26,7 @@ from testbed.core.request import Request
 from testbed.core.specs import GpuSpec, ModelSpec, ServerSpec, TierSpec
 from testbed.cost.analytic import AnalyticCost, Efficiencies
 from testbed.cost.model import CostModel
+from testbed.cost.software import SoftwareTimes
 from testbed.engine.recorder import Recorder
 from testbed.engine.simulation import Environment, simulate
 from testbed.memory.capabilities import Capabilities, capabilities_of
@@ -77,14 +78,13 @@ GAPS_PS = (10**8, 10**10)
 MakeRule = Callable[[CostModel], PreemptionRule]
 
 ANY_EXTRA_S = defaultdict[str, float](lambda: 1e-5)  # whatever a policy counts by name
-EFFICIENCIES = Efficiencies(
-    overhead_s=1e-3,
-    overhead_per_request_s=1e-4,
-    launch_s=2e-3,
-    repeated_read=0.3,
-    copy_s=1e-5,
-    extra_s=ANY_EXTRA_S,
-)
+EFFICIENCIES = Efficiencies(launch_s=2e-3, repeated_read=0.3, copy_s=1e-5)
+SOFTWARE = SoftwareTimes(overhead_s=1e-3, overhead_per_request_s=1e-4, extra_s=ANY_EXTRA_S)
+
+
+def roofline() -> AnalyticCost:
+    """The costs of the checks' small model, some time for each part of an iteration."""
+    return AnalyticCost(MODEL, SERVER, EFFICIENCIES, SOFTWARE)
 
 
 @dataclass(frozen=True)
@@ -108,7 +108,7 @@ class Case:
         memory, env = capabilities_of(policy), Environment(0)
         watcher = Watcher(env, self.parameters)
         registered(memory, prefix)
-        cost = AnalyticCost(MODEL, SERVER, EFFICIENCIES)
+        cost = roofline()
         scheduler: Any = with_lengths(watched(self.scheduler, watcher), seen)
         rule = with_lengths(self.rule, seen)(cost)
         served = scheduler(policy, rule, **self.parameters)

@@ -14,10 +14,9 @@ from typing import Any, TypeAlias
 
 from testbed.checks.contract.clauses import ClauseBroken, call_raised, require
 from testbed.checks.contract.search import shortest_break
-from testbed.checks.fast_and_slow import EFFICIENCIES, LIMITS, MODEL, SERVER
+from testbed.checks.fast_and_slow import LIMITS, roofline
 from testbed.core.request import Incoming, Request
 from testbed.core.units import PS
-from testbed.cost.analytic import AnalyticCost
 from testbed.engine.engine_parts import EngineParts
 from testbed.engine.recorder import Recorder
 from testbed.fleet.faults import Fault
@@ -202,7 +201,7 @@ def decisions_of(router: WatchedRouter, world: World, calls: Sequence[Call]) -> 
 def _engine(_: int) -> EngineParts:
     limits: dict[str, Any] = {**LIMITS}
     scheduler = MixedPrefill(PrefixCaching(POOL, block_size=8), Recompute(), **limits)
-    return EngineParts(scheduler, AnalyticCost(MODEL, SERVER, EFFICIENCIES), MAX_LEN)
+    return EngineParts(scheduler, roofline(), MAX_LEN)
 
 
 def _check_blind(make: MakeRouter, world: World, arrivals: Sequence[Arrival]) -> None:

@@ -12,18 +12,18 @@ from testbed.core.units import PositiveShare, Seconds, Share
 from testbed.cost.all_reduce_times import layer_s
 from testbed.cost.iteration import IterationCost
 from testbed.cost.model import UNBOUNDED, Affine, Launch, Moved, Work
-from testbed.cost.software import SoftwareTimes, charged
+from testbed.cost.software import OF_PROFILE, SoftwareTimes, charged
 from testbed.cost.swap_overlap import swapped, with_swaps
 from testbed.cost.transfer_times import TierLinks
 
 
 @dataclass(frozen=True, slots=True)
-class Efficiencies(SoftwareTimes):
+class Efficiencies:
     """Shares of the data sheet that kernels reach, and times that no data sheet has.
 
-    experiments/conf/efficiencies/h200.yaml explains them. repeated_read, parallel_layer_s and
-    extra_s are those of `sections.Choices`. launch_s: the host launches an iteration with prompts,
-    while the one before is computed if it is ahead.
+    experiments/conf/efficiencies/h200.yaml explains them. repeated_read and parallel_layer_s are
+    those of `sections.Choices`. launch_s: the host launches an iteration with prompts, while the
+    one before is computed if it is ahead.
     """
 
     attention_bandwidth: PositiveShare = 1.0
@@ -38,7 +38,6 @@ class Efficiencies(SoftwareTimes):
     byte_kv_bandwidth: PositiveShare = 1.0
     byte_window_bandwidth: PositiveShare = 1.0
     parallel_layer_s: Mapping[int, Seconds] = field(default_factory=dict)
-    extra_s: Mapping[str, Seconds] = field(default_factory=dict)
 
 
 class AnalyticCost(IterationCost):
@@ -51,19 +50,25 @@ class AnalyticCost(IterationCost):
 
     provenance: str = "roofline, not measured"
 
-    def __init__(self, model: ModelSpec, server: ServerSpec, efficiencies: Efficiencies) -> None:
+    def __init__(
+        self,
+        model: ModelSpec,
+        server: ServerSpec,
+        efficiencies: Efficiencies,
+        software: SoftwareTimes = OF_PROFILE,
+    ) -> None:
         self.model = model
         self._gpus = server.num_gpus
         self._gpu = server.gpu
         self._eff = efficiencies
-        self.extra_s = efficiencies.extra_s
+        self.times, self.extra_s = software, software.extra_s
         self._layer_s = efficiencies.layer_s + layer_s(
             efficiencies.parallel_layer_s, server.num_gpus
         )
         self._launch_ps = round(efficiencies.launch_s * PS)
-        self._software = charged(efficiencies, server.num_gpus, {})
+        self._software = charged(software, server.num_gpus, {})
         self.serving_ps = self._serving_ps
-        self.software = efficiencies.software
+        self.software = software.name
         self.windows = (model.window.size,) if model.window else ()
         full, window = efficiencies.byte_kv_bandwidth, efficiencies.byte_window_bandwidth
         groups = model.groups_on(server.num_gpus)

@@ -5,7 +5,7 @@ The nearest profile is found by shapes and by GPU, never by a model's name.
 """
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict, replace
+from dataclasses import replace
 from functools import lru_cache, partial
 from math import log
 from pathlib import Path
@@ -20,12 +20,11 @@ from testbed.cost.derive import Loads, derive
 from testbed.cost.known_profiles import Known, is_elsewhere, of_systems, profiles_at_hand
 from testbed.cost.profile import KERNELS_BY, ProfileCost, check_data_sheet
 from testbed.cost.sections import BALANCED, DECODES, SYSTEM, USUAL_BLOCK, Choices, rows
-from testbed.cost.software import SOFTWARE, SoftwareTimes
+from testbed.cost.software import OF_PROFILE, SoftwareTimes
 
 Costs = AnalyticCost | ProfileCost
-OF_SYSTEMS = (*SOFTWARE, "extra_s")  # of choices and of a roofline, the software's
 # Of the choices, what is about measured times; a roofline has none
-OF_PROFILES = ("attention_scale", "overhead_per_worker_s", "swap_waits", "cuda_graph_sizes")
+OF_PROFILES = ("attention_scale", "swap_waits", "cuda_graph_sizes")
 MEASURED = "measured"
 OTHER_GPU = "other GPU"
 OTHER_MODEL = "other model"
@@ -44,15 +43,16 @@ def auto_cost(
     path: str | Path | None = None,
     attainable: Mapping[str, PositiveShare] = MappingProxyType({}),
     iterations: str | None = None,
+    software: SoftwareTimes = OF_PROFILE,
 ) -> Costs:
     """Costs of `model` on `server`; their fingerprint says which way they came.
 
     source: the GPU of the shipped profiles. path: more profiles, which come first. Without it come
     first those of whole iterations of a system, of the folder `iterations` that ships, if one is
-    of this model and GPU; then those of the choices' system. attainable: measured shares of memory
-    bandwidth by GPU. roofline: used if no profile is near; its byte_kv_bandwidth also serves a
-    profile of a wider cache. Software times are the choices', but for a fitted profile's own, and
-    those in whole iterations.
+    of this model and GPU; then those of the software's system. attainable: measured shares of
+    memory bandwidth by GPU. roofline: used if no profile is near; its byte_kv_bandwidth also serves
+    a profile of a wider cache. software: charged, but for a fitted profile's own times, and those
+    in whole iterations.
     """
     check_data_sheet(source, server.gpu, (*KERNELS_BY, "link_bandwidth"))
     best: Callable[..., Mapping[str, Any] | None] = best_shipped
@@ -63,14 +63,15 @@ def auto_cost(
         gpu=server.gpu,
         num_gpus=server.num_gpus,
         source=source,
-        software=choices.software,
+        system=software.name,
         iterations=iterations,
         share=attainable.get(server.gpu.name),
         byte_kv_bandwidth=roofline.byte_kv_bandwidth,
     )
     if profile is None:
-        return _roofline_cost(model, server, choices, roofline, path)
-    return ProfileCost(model, server, profile, adapted_choices(choices, profile))
+        _check_roofline(model, server, choices, path)
+        return AnalyticCost(model, server, roofline, software)
+    return read_as(choices, software, profile, model, server)
 
 
 def best_profile(
@@ -78,17 +79,17 @@ def best_profile(
     gpu: GpuSpec,
     num_gpus: int,
     source: GpuSpec,
-    software: str | None,
+    system: str | None,
     iterations: str | None,
     share: float | None,
     byte_kv_bandwidth: float,
     path: str | Path | None = None,
 ) -> Mapping[str, Any] | None:
     """The nearest profile, carried to the model and the GPU; None if none is near. share: the GPU's
-    of `attainable`; the rest as in auto_cost.
+    of `attainable`; system: whose layers may have been measured; the rest as in auto_cost.
     """
     server = ServerSpec("any", gpu, num_gpus)
-    of_system = [] if path else of_systems(iterations, software, gpu)
+    of_system = [] if path else of_systems(iterations, system, gpu)
     candidates = [*of_system, *profiles_at_hand(path, (source, gpu))]
     nearest_by_way = by_way(model, server, candidates)
     if path is not None and not Path(path).is_dir():
@@ -122,14 +123,10 @@ def _check_whole_iterations(path: str | Path, named: Known, measured: Known | No
         )
 
 
-def _roofline_cost(
-    model: ModelSpec,
-    server: ServerSpec,
-    choices: Choices,
-    roofline: Efficiencies,
-    path: str | Path | None,
-) -> AnalyticCost:
-    """A roofline with the choices' software times; InputError if the user asked for more."""
+def _check_roofline(
+    model: ModelSpec, server: ServerSpec, choices: Choices, path: str | Path | None
+) -> None:
+    """Raise InputError if the user asked for what a roofline does not have."""
     if path is not None:
         raise InputError(
             key="cost.path",
@@ -159,13 +156,17 @@ def _roofline_cost(
                 ),
                 remedy="cost.roofline.NAME=X",
             )
-    software = {name: getattr(choices, name) for name in OF_SYSTEMS}
-    return AnalyticCost(model, server, replace(roofline, **software))
 
 
-def adapted_choices(choices: Choices, profile: Mapping[str, Any]) -> Choices:
-    """The choices with a block size that the profile has, the next larger one if it can, and with
-    its own software times if they were fitted on a server's log, or are in whole iterations.
+def read_as(
+    choices: Choices,
+    software: SoftwareTimes,
+    profile: Mapping[str, Any],
+    model: ModelSpec,
+    server: ServerSpec,
+) -> ProfileCost:
+    """The profile's costs for a block size that it has, the next larger one if it can, and with its
+    own software times if they were fitted on a server's log, or are in whole iterations.
     """
     section = DECODES[choices.kernel]
     if section in profile["sections"] and len(profile["sections"][section]["axes"]) == 4:
@@ -173,9 +174,9 @@ def adapted_choices(choices: Choices, profile: Mapping[str, Any]) -> Choices:
         block = choices.block_size or USUAL_BLOCK
         larger = (size for size in sizes if size >= block)
         choices = replace(choices, block_size=next(larger, sizes[-1] if sizes else block))
-    if not {"software_fitted_on", SYSTEM} & set(profile["fingerprint"]):
-        return choices
-    return replace(choices, **asdict(SoftwareTimes()))
+    if {"software_fitted_on", SYSTEM} & set(profile["fingerprint"]):
+        software = replace(OF_PROFILE, extra_s=software.extra_s)
+    return ProfileCost(model, server, profile, choices, software)
 
 
 def by_way(model: ModelSpec, server: ServerSpec, sources: Iterable[Known]) -> dict[str, Known]:

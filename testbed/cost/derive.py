@@ -19,6 +19,7 @@ from testbed.core.specs import GpuSpec, ModelSpec, ServerSpec
 from testbed.core.units import PositiveShare
 from testbed.cost.profile import Choices, ProfileCost, read_profile
 from testbed.cost.sections import SYSTEM
+from testbed.cost.software import OF_PROFILE, SoftwareTimes
 
 US = 1e6
 METHOD = (
@@ -152,10 +153,12 @@ def derived_cost(
     choices: Choices,
     path: str | None = None,
     attainable: PositiveShare | None = None,
+    software: SoftwareTimes = OF_PROFILE,
 ) -> ProfileCost:
     """Costs scaled to the server's GPU from a profile of `source`: `path`, or a shipped one."""
     profile = read_profile(path or f"{source.name}-{model.name}-tp{server.num_gpus}")
-    return ProfileCost(model, server, derive(profile, source, server.gpu, attainable), choices)
+    carried = derive(profile, source, server.gpu, attainable)
+    return ProfileCost(model, server, carried, choices, software)
 
 
 class Loads:

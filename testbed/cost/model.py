@@ -11,7 +11,7 @@ from testbed.core.request import PS
 from testbed.core.slots import DEVICE, Move
 
 if TYPE_CHECKING:
-    from testbed.cost.sections import Choices
+    from testbed.cost.software import SoftwareTimes
 
 
 class Moved(NamedTuple):
@@ -258,7 +258,7 @@ class CostModel(ABC):
         provenance: what times without a fingerprint are; empty: unknown.
         software: the system whose software times are charged, None for configured ones; NO_SOFTWARE
             if there are none.
-        choices: how a profile is read.
+        times: its software times as they are configured; None: it has none.
         has_data_sheet: whether the times name the data sheet of the GPU on which they were
             measured, if they were.
         drafter: the cost of the passes of a drafter; None: drafts take no time of the GPU.
@@ -272,7 +272,7 @@ class CostModel(ABC):
     fit: Mapping[str, Any] | None = None
     provenance: str = ""
     software: str | None = NO_SOFTWARE
-    choices: "Choices | None" = None
+    times: "SoftwareTimes | None" = None
     has_data_sheet: bool = True
     drafter: "CostModel | None" = None
     launches: bool = False

@@ -27,7 +27,7 @@ from testbed.cost.sections import (
     rows,
     table,
 )
-from testbed.cost.software import charged
+from testbed.cost.software import OF_PROFILE, SoftwareTimes, charged
 from testbed.cost.swap_overlap import swapped, with_swaps
 from testbed.cost.transfer_times import TierLinks, by_size, host_link, transfers_origin
 
@@ -62,6 +62,7 @@ class ProfileCost(IterationCost):
         server: ServerSpec | None,
         path: str | Path | Mapping[str, Any],
         choices: Choices | None = None,
+        software: SoftwareTimes = OF_PROFILE,
     ) -> None:
         profile = path if isinstance(path, Mapping) else read_profile(path)
         num_gpus = server.num_gpus if server else profile["num_gpus"]
@@ -69,9 +70,9 @@ class ProfileCost(IterationCost):
         self.has_data_sheet = profile.get("gpu") is not None
         if server and profile.get("gpu") and profile["fingerprint"]["source"] != "derived":
             check_data_sheet(GpuSpec(**profile["gpu"]), server.gpu)
-        choices = choices or Choices()
-        self.choices = self._choices = choices
-        self.extra_s = choices.extra_s
+        self._choices = choices = choices or Choices()
+        self.times = self._software_times = software
+        self.extra_s = software.extra_s
         self._num_layers = model.num_layers
         self._launches = Launches(profile, self.least)
         self._layers = Layers(profile, model, server, choices)
@@ -88,9 +89,9 @@ class ProfileCost(IterationCost):
         overheads_ps = {}
         if "overhead" in profile["sections"]:
             overheads_ps = {name: ps for (name,), ps in rows(profile, "overhead")}
-        self._software = charged(choices, num_gpus, overheads_ps, choices.overhead_per_worker_s)
+        self._software = charged(software, num_gpus, overheads_ps)
         self.serving_ps = self._software.serving
-        self.software = _system_of(choices, overheads_ps, profile["fingerprint"])
+        self.software = _system_of(software, overheads_ps, profile["fingerprint"])
         self.fit = profile.get("fit")
         self._made_of = (model, server, profile)
         self._apart = lru_cache(MAX_ITERATIONS)(self._apart_from_attention)
@@ -117,7 +118,8 @@ class ProfileCost(IterationCost):
             name: _scaled(section, launches if name in LAUNCHES else computing)
             for name, section in profile["sections"].items()
         }
-        return ProfileCost(model, server, {**profile, "sections": sections}, self._choices)
+        changed = {**profile, "sections": sections}
+        return ProfileCost(model, server, changed, self._choices, self._software_times)
 
     def computing_ps(self, work: Work) -> int:
         num_tokens, time_ps = work.num_tokens, 0
@@ -223,16 +225,16 @@ def _swaps(profile: Mapping[str, Any], method: str, way: str) -> SwapTime:
 
 
 def _system_of(
-    choices: Choices, overheads_ps: Mapping[str, int], fingerprint: Mapping[str, Any]
+    times: SoftwareTimes, overheads_ps: Mapping[str, int], fingerprint: Mapping[str, Any]
 ) -> str | None:
-    """The name of the system whose software times are charged: the choices', else this project's
+    """The name of the system whose software times are charged: theirs, else this project's
     engine, if `testbed gpu calibrate` measured it; None if the times are the user's own,
     fitted on a log, or none.
     """
     is_of_user = (
-        choices.overhead_s is not None or "software_fitted_on" in fingerprint or not overheads_ps
+        times.overhead_s is not None or "software_fitted_on" in fingerprint or not overheads_ps
     )
-    return choices.software or (None if is_of_user else ENGINE)
+    return times.name or (None if is_of_user else ENGINE)
 
 
 def check_shard(profile: Mapping[str, Any], model: ModelSpec, num_gpus: int) -> None:

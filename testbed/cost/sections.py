@@ -12,7 +12,6 @@ from testbed.core.config_model import model, read
 from testbed.core.errors import InputError
 from testbed.core.specs import GpuSpec, ModelSpec
 from testbed.core.units import Positive, PositiveCount, PositiveTokens, Seconds, Share
-from testbed.cost.software import SoftwareTimes
 
 BATCH = ("num_seqs", "total_context")
 USUAL_BLOCK = 16  # tokens
@@ -228,18 +227,17 @@ def table(
 
 
 @model
-class Choices(SoftwareTimes):
+class Choices:
     """The measured alternative that is used, in seconds; experiments/conf/cost/profile.yaml
     explains every value.
 
     block_size: of the measured decodes; None: that of the policy (run/machine.py), USUAL_BLOCK
     if it has none. kernel: "paged" (ours), "paper" (the paper's design) or "contiguous".
     swap_waits: "by layer" (see with_swaps), or "all in": no layer runs before everything has
-    come in, and what goes out hides behind computing. overhead_per_worker_s: of an iteration,
-    for each GPU, whose worker gets its input in turn. parallel_layer_s: by number of GPUs,
+    come in, and what goes out hides behind computing. parallel_layer_s: by number of GPUs,
     launches that wait for the slowest; one GPU needs no entry. repeated_read: of a shared
     token, as a share of a first read (kernels/results/h200-shared-reads.csv: 0.42 with our
-    kernel, 0.28 with the paper's). extra_s: of what a policy counts by name.
+    kernel, 0.28 with the paper's).
     """
 
     block_size: PositiveTokens | None = None
@@ -247,10 +245,8 @@ class Choices(SoftwareTimes):
     spread: Spread = "ragged"
     swap: Literal["fused", "per block"] = "fused"
     swap_waits: Literal["by layer", "all in"] = "by layer"
-    overhead_per_worker_s: Seconds = 0.0
     parallel_layer_s: Mapping[int, Seconds] = field(default_factory=dict)
     attention_scale: Positive = 1.0
     repeated_read: Share = 0.42
     experts: str = BALANCED
-    extra_s: Mapping[str, Seconds] = field(default_factory=dict)
     cuda_graph_sizes: Sequence[PositiveCount] | None = None

@@ -1,7 +1,10 @@
 """Times of a system's software: what an iteration takes besides the kernels."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field
+from typing import Annotated
+
+from annotated_types import doc
 
 from testbed.core.request import PS
 from testbed.core.units import NonNegative, Seconds
@@ -10,25 +13,42 @@ from testbed.cost.model import Work
 
 @dataclass(frozen=True, slots=True)
 class SoftwareTimes:
-    """Times that a system's software adds to the kernels, in seconds.
+    """Times that a system's software adds to the kernels, which every cost model charges.
 
-    overhead_s: an iteration (one graph launch, inputs in, tokens out). More for each running
-    request, scheduled token, sequence that takes a step or is prefilled, and for each running
-    request on each GPU, to hand its input on. sequences_per_fork: a fork takes as long as this
-    number of sequences. software: the system whose times these are, None if they are the profile's
-    or the user's own. A time of None is the measured one, or zero if none was measured.
+    A time of null is the measured one, or zero if none was measured.
     """
 
-    overhead_s: Seconds | None = None
-    overhead_per_request_s: Seconds | None = None
-    overhead_per_token_s: Seconds | None = None
-    overhead_per_sequence_s: Seconds = 0.0
-    overhead_per_input_s: Seconds = 0.0
-    sequences_per_fork: NonNegative = 0.0
-    software: str | None = None
+    name: Annotated[
+        str | None, doc("the system; null: the times are the profile's, or your own")
+    ] = None
+    overhead_s: Annotated[
+        Seconds | None, doc("of an iteration; null: the minimum that the profile measured")
+    ] = None
+    overhead_per_worker_s: Annotated[
+        Seconds, doc("of an iteration, for each GPU, whose worker gets its input in turn")
+    ] = 0.0
+    overhead_per_request_s: Annotated[
+        Seconds | None, doc("more for each running request; null: the profile's")
+    ] = None
+    overhead_per_token_s: Annotated[
+        Seconds | None, doc("more for each scheduled token; null: the profile's")
+    ] = None
+    overhead_per_sequence_s: Annotated[
+        Seconds, doc("more for each sequence that takes a step or is prefilled")
+    ] = 0.0
+    overhead_per_input_s: Annotated[
+        Seconds, doc("more for each running request and GPU, to hand its input on")
+    ] = 0.0
+    sequences_per_fork: Annotated[
+        NonNegative, doc("a fork takes as long as this many sequences")
+    ] = 0.0
+    extra_s: Annotated[
+        Mapping[str, Seconds], doc("of each event that a policy counts, by its name")
+    ] = field(default_factory=dict)
 
 
-SOFTWARE = tuple(field.name for field in fields(SoftwareTimes))
+OF_PROFILE = SoftwareTimes()  # the times that the profile has; none with a roofline
+KERNELS_ALONE = SoftwareTimes(overhead_s=0.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,13 +77,10 @@ class Charged:
         )
 
 
-def charged(
-    times: SoftwareTimes, num_gpus: int, measured_ps: Mapping[str, int], worker_s: float = 0.0
-) -> Charged:
+def charged(times: SoftwareTimes, num_gpus: int, measured_ps: Mapping[str, int]) -> Charged:
     """Software times that iterations on num_gpus GPUs are charged.
 
-    measured_ps: picoseconds of an "iteration", a "request" and a "token". worker_s: seconds of each
-    GPU's worker in an iteration.
+    measured_ps: picoseconds of an "iteration", a "request" and a "token".
     """
 
     configured = {
@@ -75,7 +92,7 @@ def charged(
         name: measured_ps.get(name, 0) if time_s is None else round(time_s * PS)
         for name, time_s in configured.items()
     }
-    workers_ps = num_gpus * round(worker_s * PS)
+    workers_ps = num_gpus * round(times.overhead_per_worker_s * PS)
     inputs_ps = num_gpus * round(times.overhead_per_input_s * PS)
     return Charged(
         iteration_ps=ps["iteration"] + workers_ps,

@@ -33,7 +33,7 @@ class SpeculativeCost(CostModel):
         self.fit = cost.fit
         self.provenance = cost.provenance
         self.software = cost.software
-        self.choices = cost.choices
+        self.times = cost.times
 
     def iteration(self, work: Work) -> int:
         return self.cost.iteration(self.launched(work)) + self._drafting_ps(work)

@@ -27,6 +27,7 @@ from testbed.core.units import (
     Seconds,
     Share,
 )
+from testbed.cost.software import SoftwareTimes
 from testbed.run.parts import Part
 from testbed.vllm.releases import DEFAULT, release_numbered
 
@@ -216,28 +217,15 @@ class EngineConfig:
 
 
 @model
-class SoftwareConfig:
-    """Software times of the simulated system, which cost models charge."""
+class SoftwareConfig(SoftwareTimes):
+    """The simulated system's software: its times, which cost models charge; zero unless given."""
 
-    name: Annotated[str, doc("the system")]
+    overhead_per_request_s: Annotated[Seconds, doc("more for each running request")] = 0.0
+    overhead_per_token_s: Annotated[Seconds, doc("more for each scheduled token")] = 0.0
     iterations: Annotated[
         str | None,
         doc("shipped profiles of its whole iterations, which cost=auto takes if one fits"),
     ] = None
-    overhead_s: Annotated[
-        Seconds | None, doc("of an iteration; null: the minimum that the profile measured")
-    ] = None
-    overhead_per_request_s: Annotated[Seconds, doc("more for each running request")] = 0.0
-    overhead_per_token_s: Annotated[Seconds, doc("more for each scheduled token")] = 0.0
-    overhead_per_sequence_s: Annotated[
-        Seconds, doc("more for each sequence that takes a step or is prefilled")
-    ] = 0.0
-    overhead_per_input_s: Annotated[
-        Seconds, doc("more for each running request and GPU, to hand its input on")
-    ] = 0.0
-    sequences_per_fork: Annotated[
-        NonNegative, doc("a fork takes as long as this many sequences")
-    ] = 0.0
 
 
 @model

@@ -63,7 +63,7 @@ def origin(cost: CostModel, software: Mapping[str, float | None]) -> str:
     where = _where(fingerprint) if fingerprint else cost.provenance
     if not where or cost.software == NO_SOFTWARE:
         return where
-    is_own = any(getattr(cost.choices, name, value) != value for name, value in software.items())
+    is_own = any(getattr(cost.times, name, value) != value for name, value in software.items())
     changed = ", changed" if cost.software and is_own else ""
     return f"{where}; {_software(cost.software, fingerprint)}{changed}"
 

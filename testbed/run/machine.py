@@ -141,7 +141,7 @@ def make_cost(
             problem=f"these costs charge the software time of {charged}",
             remedy=(
                 f"cost=auto charges that of {software.name}; software={charged} says that this is "
-                "meant; cost.choices.overhead_s=S is your own"
+                "meant; cost.software.overhead_s=S is your own"
             ),
         )
     origin = cost.fingerprint or {}

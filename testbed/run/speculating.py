@@ -5,12 +5,10 @@ from typing import Any
 from testbed.core.errors import InputError
 from testbed.core.specs import ModelSpec, ServerSpec
 from testbed.cost.model import CostModel
-from testbed.cost.software import SOFTWARE
 from testbed.memory.served import Drafts
 from testbed.run.config import RunConfig
 from testbed.run.constructor_parameters import parameters_of
 from testbed.run.oracles import is_oracle
-from testbed.run.parts import Part
 from testbed.sched.scheduler import Scheduler
 from testbed.speculation.speculation import Speculation
 from testbed.vllm.releases import release_numbered
@@ -45,7 +43,6 @@ def speculative_cost(
 def check_speculation(config: RunConfig, speculation: Speculation) -> None:
     """Refuse what is not modelled with drafts."""
     _check_run(config)
-    _check_software(config)
     if "drafter" not in parameters_of(config.scheduler.maker("scheduler")).hints:
         raise InputError(
             key="speculation",
@@ -73,26 +70,6 @@ def _check_policy(config: RunConfig, speculation: Speculation) -> None:
             ),
             remedy="policy=prefix_caching_v1, or policy=paged",
         )
-
-
-def _check_software(config: RunConfig) -> None:
-    """Refuse software times of the drafter: the model's costs charge them, once an iteration."""
-    part = config.speculation
-    own = part.parameters.get("efficiencies") if part is not None else None
-    if not isinstance(own, Part):
-        return
-    software = config.software
-    usual = {"software": software.name if software else None}
-    for name in SOFTWARE:
-        value = own.parameters.get(name)
-        of_system = usual.get(name, getattr(software, name, None))
-        if value and value != of_system:
-            raise InputError(
-                key=f"speculation.efficiencies.{name}",
-                value=value,
-                problem="nothing reads it, for software times are the model's",
-                remedy="leave it out",
-            )
 
 
 def _check_run(config: RunConfig) -> None:

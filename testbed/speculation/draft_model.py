@@ -6,9 +6,8 @@ from testbed.core.errors import InputError
 from testbed.core.shapes import read_model
 from testbed.core.specs import ModelSpec, ServerSpec
 from testbed.core.units import PositiveCount
-from testbed.cost.analytic import Efficiencies
+from testbed.cost.analytic import AnalyticCost, Efficiencies
 from testbed.cost.model import CostModel
-from testbed.speculation.pass_cost import pass_cost
 from testbed.speculation.speculation import Speculation
 
 
@@ -16,8 +15,8 @@ class DraftModel(Speculation):
     """The model `drafter`, a shape or a name (testbed list model), drafts token by token.
 
     Its weights reduce the pool, and a block has its K and V beside those of the model. A pass costs
-    the roofline of its shape, with these efficiencies; software times are charged once an
-    iteration, by the model's own costs. Its batch has one token more for each sequence, the newest
+    the roofline of its shape, with these efficiencies; the model's own costs charge software
+    times, once an iteration. Its batch has one token more for each sequence, the newest
     (num_inserted; vLLM's max_num_new_slots_for_drafting).
     """
 
@@ -32,13 +31,13 @@ class DraftModel(Speculation):
     ) -> None:
         super().__init__(num_drafts, **options)
         self._drafter = _shape(drafter)
-        self._efficiencies = efficiencies
+        self._efficiencies = efficiencies or Efficiencies()
 
     def drafter(self, model: ModelSpec) -> ModelSpec:
         return self._drafter
 
     def draft_cost(self, model: ModelSpec, server: ServerSpec) -> CostModel:
-        return pass_cost(self.drafter(model), server, self._efficiencies)
+        return AnalyticCost(self.drafter(model), server, self._efficiencies)
 
 
 def _shape(drafter: object) -> ModelSpec:

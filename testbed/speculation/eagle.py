@@ -6,9 +6,8 @@ from typing import Any
 from testbed.core.errors import InputError
 from testbed.core.specs import ModelSpec, ServerSpec
 from testbed.core.units import Count, PositiveCount
-from testbed.cost.analytic import Efficiencies
+from testbed.cost.analytic import AnalyticCost, Efficiencies
 from testbed.cost.model import CostModel
-from testbed.speculation.pass_cost import pass_cost
 from testbed.speculation.speculation import Speculation
 
 USUAL_VOCABULARY = 32_000  # of published EAGLE-3 drafters of Llama, Qwen3, DeepSeek and gpt-oss
@@ -99,7 +98,7 @@ class Eagle(Speculation):
     ) -> None:
         super().__init__(num_drafts, **options)
         self.layers = DrafterLayers() if layers is None else layers
-        self._efficiencies = efficiencies
+        self._efficiencies = efficiencies or Efficiencies()
 
     def drafter(self, model: ModelSpec) -> ModelSpec:
         own = self.layers.beside(model)
@@ -137,7 +136,7 @@ class Eagle(Speculation):
         return self._joining_params(model, own) * own.dtype_bytes
 
     def draft_cost(self, model: ModelSpec, server: ServerSpec) -> CostModel:
-        return pass_cost(self.drafter(model), server, self._efficiencies)
+        return AnalyticCost(self.drafter(model), server, self._efficiencies)
 
 
 class Eagle3(Eagle):

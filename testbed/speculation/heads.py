@@ -5,9 +5,8 @@ from typing import Any
 
 from testbed.core.specs import ModelSpec, ServerSpec
 from testbed.core.units import PositiveCount
-from testbed.cost.analytic import Efficiencies
+from testbed.cost.analytic import AnalyticCost, Efficiencies
 from testbed.cost.model import CostModel
-from testbed.speculation.pass_cost import pass_cost
 from testbed.speculation.speculation import Speculation
 
 
@@ -31,7 +30,7 @@ class Heads(Speculation):
     ) -> None:
         super().__init__(num_drafts, **options)
         self.num_layers = num_layers
-        self._efficiencies = efficiencies
+        self._efficiencies = efficiencies or Efficiencies()
 
     def drafter(self, model: ModelSpec) -> ModelSpec:
         return replace(
@@ -74,4 +73,4 @@ class Heads(Speculation):
         return replace(model, num_layers=num_layers, num_ffn_layers=ffn_layers, states=states)
 
     def draft_cost(self, model: ModelSpec, server: ServerSpec) -> CostModel:
-        return pass_cost(self.drafter(model), server, self._efficiencies)
+        return AnalyticCost(self.drafter(model), server, self._efficiencies)

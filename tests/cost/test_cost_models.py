@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 from refusals import refuses
-from tiny import OneMillisecond
+from tiny import OneMillisecond, analytic
 
 from testbed.core.layers import States, Window
 from testbed.core.request import PS
@@ -30,7 +30,7 @@ REDUCED_US = [
 
 def cost(num_gpus=1, memory_bandwidth=1e9, fp16_flops=1e30, link_bandwidth=1e30, **efficiencies):
     gpu = GpuSpec("gpu", 10**9, memory_bandwidth, fp16_flops, 1e30, link_bandwidth)
-    return AnalyticCost(MODEL, ServerSpec("server", gpu, num_gpus), Efficiencies(**efficiencies))
+    return analytic(ServerSpec("server", gpu, num_gpus), MODEL, **efficiencies)
 
 
 def test_layers_in_fp8_take_the_peak_of_fp8_and_the_output_projection_that_of_16_bits():

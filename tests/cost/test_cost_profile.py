@@ -6,6 +6,7 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
+from charged_times import apart
 from refusals import refuses
 
 import testbed.cost
@@ -14,6 +15,7 @@ from testbed.core.specs import GpuSpec, ModelSpec, ServerSpec
 from testbed.cost.model import Moved, Work
 from testbed.cost.profile import Choices, ProfileCost, check_shard, read_profile
 from testbed.cost.sections import check_profile
+from testbed.cost.software import KERNELS_ALONE, SoftwareTimes
 
 FOLDER = Path(testbed.cost.__file__).parent / "profiles"
 SHIPPED = sorted(path.stem for path in FOLDER.glob("*.json"))
@@ -24,8 +26,9 @@ ON_FOUR = read_profile("h200-opt-66b-tp4")
 OPT_66B, FOUR = ModelSpec(**ON_FOUR["model"]), ServerSpec("four", H200, 4)
 
 
-def cost_of(**choices):
-    return ProfileCost(OPT_13B, None, PROFILE, Choices(**choices))
+def cost_of(**values):
+    choices, software = apart(values)
+    return ProfileCost(OPT_13B, None, PROFILE, Choices(**choices), software)
 
 
 @pytest.mark.parametrize(
@@ -55,7 +58,7 @@ def test_shipped_profiles_record_source_and_fit_error(name):
 @pytest.mark.parametrize("name", SHIPPED)
 def test_recorded_fit_equals_the_loaded_prediction(name):
     profile = read_profile(name)
-    cost = ProfileCost(ModelSpec(**profile["model"]), None, profile, Choices(overhead_s=0.0))
+    cost = ProfileCost(ModelSpec(**profile["model"]), None, profile, software=KERNELS_ALONE)
     for num_seqs, context, _, _, predicted_us in profile["fit"]["points"][::7]:
         assert cost.iteration(Work(num_seqs, context)) / 1e6 == pytest.approx(
             predicted_us, abs=0.06
@@ -70,7 +73,8 @@ def test_unmeasured_choices_are_refused():
 
 
 def time_of(work, server=FOUR, **choices):
-    return ProfileCost(OPT_66B, server, ON_FOUR, Choices(overhead_s=0.0, **choices)).iteration(work)
+    cost = ProfileCost(OPT_66B, server, ON_FOUR, Choices(**choices), KERNELS_ALONE)
+    return cost.iteration(work)
 
 
 def added_us(work, **choices):
@@ -92,7 +96,7 @@ def test_parallel_layer_time_is_added_for_several_gpus():
     )
 
 
-SOFTWARE_FREE = {"overhead_s": 0.0, "overhead_per_request_s": 0.0, "overhead_per_token_s": 0.0}
+SOFTWARE_FREE = SoftwareTimes(overhead_s=0.0, overhead_per_request_s=0.0, overhead_per_token_s=0.0)
 DECODE_SECTIONS = {
     "paged": "decode_attention",
     "paper": "decode_attention_paper_kernel",
@@ -125,7 +129,7 @@ class Measured:
     def cost(self, **choices):
         """Costs of the shard by itself, without software and links."""
         model = ModelSpec(**self.profile["model"])
-        return ProfileCost(model, None, self.profile, Choices(**SOFTWARE_FREE, **choices))
+        return ProfileCost(model, None, self.profile, Choices(**choices), SOFTWARE_FREE)
 
 
 @pytest.mark.parametrize("kernel", DECODE_SECTIONS)
@@ -186,7 +190,7 @@ def test_decodes_between_measured_contexts_are_interpolated(name):
 def test_a_shipped_profile_adds_software_and_swaps():
     """From the profile of OPT-13B on an H200: 19.278 us an iteration, and a swap of one block."""
     work = Work(8, 8 * 1024, 1024, num_requests=8)
-    free = cost_of(**SOFTWARE_FREE).iteration(work)
+    free = ProfileCost(OPT_13B, None, PROFILE, software=SOFTWARE_FREE).iteration(work)
     assert cost_of().iteration(work) - free == 19_278_000
     configured = cost_of(overhead_s=0.003, overhead_per_worker_s=0.001, overhead_per_request_s=7e-6)
     assert configured.iteration(work) - free == (3000 + 1000 + 8 * 7) * 10**6

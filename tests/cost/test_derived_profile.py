@@ -28,6 +28,7 @@ from testbed.cost.known_profiles import profiles_at_hand
 from testbed.cost.model import Work
 from testbed.cost.profile import ProfileCost, read_profile
 from testbed.cost.sections import Choices
+from testbed.cost.software import SoftwareTimes
 
 H200 = GpuSpec(
     "h200", 150_000_000_000, 4.8e12, 989e12, 55e9, 450e9, "NVIDIA H200", fp8_flops=1979e12
@@ -279,7 +280,7 @@ def test_a_profile_that_is_kept_for_the_next_run_equals_one_computed_anew(on):
         "gpu": on.gpu,
         "num_gpus": on.num_gpus,
         "source": H200,
-        "software": "engine",
+        "system": "engine",
         "iterations": None,
         "share": 0.8,
         "byte_kv_bandwidth": 0.9,
@@ -333,7 +334,7 @@ def test_a_cache_of_one_byte_takes_the_16_bit_profile_with_fewer_bytes_to_read(o
 def test_a_profile_of_the_simulated_system_comes_first_and_serves_that_model_and_gpu_alone():
     def costs(model, on, **options):
         return auto_cost(
-            model, on, H200, Choices(software="engine"), Efficiencies(), **options
+            model, on, H200, Choices(), Efficiencies(), software=SoftwareTimes("engine"), **options
         ).fingerprint
 
     opt = read_model("opt-13b")

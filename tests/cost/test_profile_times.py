@@ -24,6 +24,7 @@ from arithmetic_profile import (
     section,
     swap,
 )
+from charged_times import apart
 from refusals import refuses
 
 from testbed.core.layers import Experts, States, Window
@@ -38,9 +39,10 @@ DECODES = Work(5, 900, 300, num_requests=3)
 PROMPT = Work(prefill=((40, 64),), num_requests=1)
 
 
-def cost_of(profile=None, server=None, **choices):
+def cost_of(profile=None, server=None, **values):
     profile = profile or arithmetic_profile(server.num_gpus if server else 1)
-    return ProfileCost(MODEL, server, profile, Choices(**choices))
+    choices, software = apart(values)
+    return ProfileCost(MODEL, server, profile, Choices(**choices), software)
 
 
 def server(num_gpus=1, **tiers):
@@ -463,7 +465,7 @@ def test_stepwise_sections_take_the_next_measured_count():
     [
         ({}, "engine"),  # this project's, if `testbed calibrate` measured it
         ({"overhead_s": 1e-3}, None),  # the user's own
-        ({"overhead_s": 1e-3, "software": "other"}, "other"),
+        ({"overhead_s": 1e-3, "name": "other"}, "other"),
     ],
 )
 def test_software_times_name_their_system(choices, system):

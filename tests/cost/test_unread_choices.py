@@ -21,7 +21,6 @@ US = PS // 10**6
     "word",
     [
         "attention_scale=1.5",
-        "overhead_per_worker_s=1e-3",
         "swap_waits='all in'",
         "cuda_graph_sizes=[1,2]",
     ],

@@ -159,6 +159,6 @@ def test_software_time_of_ones_own_is_charged(model):
     work = Work(4, 400, 100, num_requests=4)
     usual, own = (
         cost_of(configured((f"model={model}", *more))).iteration(work)
-        for more in ((), ("cost.choices.overhead_s=1.2e-3",))
+        for more in ((), ("cost.software.overhead_s=1.2e-3",))
     )
     assert own - usual == 10**9  # 1.0 ms more than the system's 0.2 ms

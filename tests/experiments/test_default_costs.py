@@ -79,7 +79,7 @@ def test_a_run_is_charged_the_software_time_of_its_own_system(system):
     config = of_system(system)
     software = config.software
     assert software.name == SOFTWARE.get(system, "engine")
-    bare = config.cost.updated(choices=config.cost.parameters["choices"].updated(**NO_TIME))
+    bare = config.cost.updated(software=config.cost.parameters["software"].updated(**NO_TIME))
     each = (
         software.overhead_per_request_s
         + software.overhead_per_sequence_s
@@ -107,8 +107,8 @@ def test_the_paper_s_protocol_has_the_2023_system_s_costs(system):
 @pytest.mark.parametrize("software", names_of("software"))
 def test_the_paper_s_costs_have_every_software_time_of_the_system(software):
     config = configured(("+protocol=sosp23", f"software={software}"))
-    choices = config.cost.parameters["choices"].parameters
-    assert {name: choices[name] for name in TIMES} == {
+    charged = config.cost.parameters["software"].parameters
+    assert {name: charged[name] for name in TIMES} == {
         name: getattr(config.software, name) for name in TIMES
     }
 
@@ -118,7 +118,7 @@ def test_costs_of_another_system_are_refused(words):
     config = configured((*words, "server=h200", "cost=profile", "cost.path=h200-opt-13b-tp1"))
     with pytest.raises(InputError, match=r"software=.*: "):
         make_cost(config.cost, config.model, config.server, config.software)
-    own = config.cost.updated(choices=config.cost.parameters["choices"].updated(overhead_s=1e-3))
+    own = config.cost.updated(software=config.cost.parameters["software"].updated(overhead_s=1e-3))
     make_cost(own, config.model, config.server, config.software)
 
 

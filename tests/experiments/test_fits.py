@@ -125,5 +125,5 @@ def test_figures_use_the_constants_fitted_to_the_kept_rows(capsys):
     assert cost["sequences_per_fork"] == pytest.approx(shares.sequences_per_fork, rel=0.01)
     call("calibrate fit constants", ["sampler"])
     output = capsys.readouterr().out
-    assert f"choices.overhead_per_sequence_s: {shares.sequence_s:.4g}" in output
-    assert f"choices.sequences_per_fork: {shares.sequences_per_fork:.3g}" in output
+    assert f"overhead_per_sequence_s: {shares.sequence_s:.4g}" in output
+    assert f"sequences_per_fork: {shares.sequences_per_fork:.3g}" in output

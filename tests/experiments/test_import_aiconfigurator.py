@@ -10,7 +10,6 @@ from refusals import refuses
 
 from testbed.core.specs import GpuSpec, ModelSpec, ServerSpec
 from testbed.cost.profile import ProfileCost, read_profile
-from testbed.cost.sections import Choices
 from testbed.experiments.cli.main import call
 from testbed.experiments.real.importers.aiconfigurator_tables import (
     Gemms,
@@ -223,9 +222,6 @@ def test_more_kv_heads_are_read_as_a_larger_batch(folder):
         columns="window_size"
     )  # of full attention only
     assert [len(typed_rows(older, "fp8", window)) for window in (0, 128)] == [64, 0]
-
-
-BARE = Choices(overhead_s=0.0, overhead_per_request_s=0.0, cuda_graph_sizes=())
 
 
 def imported(folder, *arguments, degree=2):

@@ -76,7 +76,7 @@ def test_log_outside_the_fit_is_reported_as_such(testbed, tmp_path, profile):
 
 
 def test_a_profile_is_scaled_to_logs(testbed, tmp_path, profile):
-    base, software = (*SMALL, "scheduler=vllm_v1"), ("cost.choices.overhead_s=4e-4",)
+    base, software = (*SMALL, "scheduler=vllm_v1"), ("cost.software.overhead_s=4e-4",)
     machine = LoggedMachine({0: 9e-3}, 2e-3, 1.5)
     rows = {"one.csv": MANY, "two.csv": CROWD}
     logs = [

@@ -93,7 +93,7 @@ STUDIES = {
     "fig15": lambda: small(
         "fig15",
         *SHORT,
-        "cost.choices.overhead_per_sequence_s=0",  # a slow server has no batch yet
+        "cost.software.overhead_per_sequence_s=0",  # a slow server has no batch yet
     ),
     "fig16": curves,
     "fig18": lambda: small("fig18", "arrivals.duration_s=5", block_sizes=(16, 64)),

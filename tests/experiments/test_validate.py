@@ -102,7 +102,7 @@ def test_assumed_server_settings_and_large_errors_are_reported(
         *SYSTEM,
         f"cost.path={profile}",
         "server.workspace_gib=0",
-        "cost.choices.overhead_s=1e-3",
+        "cost.software.overhead_s=1e-3",
     )
     for word, reason in (
         ("server.num_block=9", "server.num_blocks"),

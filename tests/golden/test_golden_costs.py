@@ -6,6 +6,7 @@ from dataclasses import replace
 from random import Random
 
 import pytest
+from charged_times import apart
 from digests import digest_of
 
 from testbed.core.shapes import read_model
@@ -15,12 +16,11 @@ from testbed.cost.analytic import Efficiencies
 from testbed.cost.auto import auto_cost
 from testbed.cost.model import UNBOUNDED, Moved, WindowReads, Work
 from testbed.cost.sections import Choices
-from testbed.cost.software import SOFTWARE
 from testbed.experiments.real.importers.known_shapes import gpu_named
 
 H200 = gpu_named("h200")
 TIERS = {"dram": TierSpec(1, 2e9, 1e9, 1e-5)}
-TIMES = Efficiencies(**dict.fromkeys(SOFTWARE, 1e-5), copy_s=4e-6, repeated_read=0.3)
+TIMES = Efficiencies(copy_s=4e-6, repeated_read=0.3)
 CASES = {
     "measured": ("opt-13b", "h200", 1, {}),
     "measured, equal lengths": ("opt-13b", "h200", 1, {"spread": "equal"}),
@@ -44,12 +44,15 @@ CASES = {
 }
 
 
-def cost_of(name, gpu, num_gpus, choices, iterations=None):
+def cost_of(name, gpu, num_gpus, values, iterations=None):
     model = read_model(name.removesuffix(" of bytes"))
     if name.endswith("of bytes"):
         model = replace(model, kv_dtype_bytes=1)
     on = ServerSpec("s", gpu_named(gpu), num_gpus, tiers=TIERS)
-    return auto_cost(model, on, H200, Choices(**choices), TIMES, iterations=iterations)
+    choices, software = apart(values)
+    return auto_cost(
+        model, on, H200, Choices(**choices), TIMES, iterations=iterations, software=software
+    )
 
 
 def reads_of(lens, size):

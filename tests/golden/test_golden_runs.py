@@ -10,6 +10,7 @@ import pytest
 from testbed.core.request import Workload
 from testbed.core.specs import GIB, GpuSpec, ModelSpec, ServerSpec
 from testbed.cost.analytic import AnalyticCost, Efficiencies
+from testbed.cost.software import SoftwareTimes
 from testbed.engine.arrivals import Slotted
 from testbed.engine.simulation import simulate
 from testbed.memory.contiguous.reservations import ContiguousMax, ContiguousOracle, ContiguousPow2
@@ -28,7 +29,10 @@ from testbed.traces.synthetic import Fitted
 MODEL = ModelSpec("opt-13b", 40, 5120, 40, 40, 128, 20480, 2, 50272, 2048, tied_embedding=True)
 SERVER = ServerSpec("a100", GpuSpec("a100-40gb", 40 * GIB, 1.555e12, 312e12, 32e9, 600e9), 1)
 COST = AnalyticCost(
-    MODEL, SERVER, Efficiencies(overhead_s=9e-3, attention_bandwidth=0.5, copy_s=4e-6)
+    MODEL,
+    SERVER,
+    Efficiencies(attention_bandwidth=0.5, copy_s=4e-6),
+    SoftwareTimes(overhead_s=9e-3),
 )
 BEAMS = SyntheticBeams(concentration=0.6)
 POOL = PoolSpec(15728, 2048, host(26214))

@@ -3,7 +3,7 @@
 python tests/helpers/compare_configurations.py OLD NEW
 
 OLD and NEW are source trees. The commands are those of OLD (see printed_configurations.py); words
-that NEW does not have any more are given as in RENAMED. DELIBERATE has every difference that is
+that NEW does not have any more are given as in RENAMED and MOVED. DELIBERATE has every difference that is
 meant. With base 19441464 as OLD, all differences are these.
 """
 
@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 
 PRINT = Path(__file__).with_name("printed_configurations.py")
 ABSENT, ANY = "(absent)", "*"
+OF_SOFTWARE = re.compile(r"software|overhead_\w+|sequences_per_fork|extra_s")
 USUAL_BLOCK = 16  # tokens, of measured times for a policy without blocks
 RENAMED = {  # words of OLD as those of NEW
     "+system=vllm-v1-0.33": "+system=vllm-v1 release=0.33",
@@ -29,6 +30,7 @@ RENAMED = {  # words of OLD as those of NEW
     "scheduler=by_session": "scheduler=chunked order=by_session",
     "scheduler=time_to_live": "scheduler=chunked order=time_to_live",
 }
+MOVED = {"cost.choices.overhead_": "cost.software.overhead_"}  # beginnings of words likewise
 
 
 class Reason(NamedTuple):
@@ -43,6 +45,7 @@ class Reason(NamedTuple):
     most: float = float("inf")
 
 
+UNREAD = "no cost of a drafter's passes had software times, whatever these said"
 DEFAULT = "added, with the value that leaves everything as it was"
 FACTS = "a fact of the model that vLLM's start depends on, added"
 MERGERS = "the mergers of a Qwen's encoder of images, counted too"
@@ -56,10 +59,11 @@ DELIBERATE = tuple(
         ("beams._target_", ANY, '"testbed.sched.beam_search.SyntheticBeams"', "a module's name"),
         (r"cost\.choices\.block_size", ANY, ANY, "that of the policy, whose page changed"),
         (r"server\.gpu\.transfers", "null", '"h100"', "the link of an H100 was measured"),
-        (r"(cost|speculation)\.\w+\.extra_s", ABSENT, "{}", DEFAULT),
-        (r"cost\.choices\.(cuda_graph_sizes|software)", ABSENT, "null", DEFAULT),
+        (r"(cost\.)?software\.extra_s", ABSENT, "{}", DEFAULT),
+        (r"cost\.(choices\.cuda_graph_sizes|software\.name)", ABSENT, "null", DEFAULT),
         (r"cost\.choices\.experts", ABSENT, '"balanced"', DEFAULT),
-        (r"cost\.choices\.overhead_per_worker_s", ABSENT, "0.0", DEFAULT),
+        (r"(cost\.)?software\.overhead_per_worker_s", ABSENT, "0.0", DEFAULT),
+        (r"speculation\.efficiencies\.(software|overhead_\w+|sequences_\w+)", ANY, ABSENT, UNREAD),
         (r"cost\.choices\.swap_waits", ABSENT, '"by layer"', DEFAULT),
         (r"trace\.registered_prefix", ABSENT, "0", DEFAULT),
         (r"trace\.answer_scale", ABSENT, "1.0", DEFAULT),
@@ -147,11 +151,28 @@ def flat(values: Any, above: str = "") -> Iterator[tuple[str, str]]:
         yield from flat(value, f"{above}.{name}" if above else name)
 
 
-def comparable(values: dict[str, Any]) -> dict[str, Any]:
-    """The values with the blocks of the pool as their tokens, since blocks may differ in size, and
-    with the block size that measured times are read for, 16 or the policy's.
+def with_software(cost: dict[str, Any]) -> dict[str, Any]:
+    """The costs with software times as a part of their own, which were values of the choices or
+    efficiencies. Those of a roofline of cost=auto were not read.
     """
-    server, cost, size = values["server"], values["cost"], values["policy"].get("block_size")
+    charged = {key: value for key, value in cost.get("software", {}).items() if key != "_target_"}
+    others = {name: value for name, value in cost.items() if name != "software"}
+    for part in {"choices", "efficiencies", "roofline"} & cost.keys():
+        of_part = {key: value for key, value in cost[part].items() if OF_SOFTWARE.fullmatch(key)}
+        others[part] = {key: value for key, value in cost[part].items() if key not in of_part}
+        if part != "roofline":
+            named = {"name" if key == "software" else key: of for key, of in of_part.items()}
+            charged |= named
+    return {**others, "software": charged} if charged else others
+
+
+def comparable(values: dict[str, Any]) -> dict[str, Any]:
+    """The values with the blocks of the pool as their tokens, since blocks may differ in size, with
+    the block size that measured times are read for, 16 or the policy's, and with the software times
+    of the costs in one place.
+    """
+    server, size = values["server"], values["policy"].get("block_size")
+    cost = with_software(values["cost"])
     if server["num_blocks"] is not None and size is not None:
         server = {**server, "num_blocks": server["num_blocks"] * size}
     if "choices" in cost and cost["choices"].get("block_size") is None:
@@ -189,13 +210,20 @@ def are_near(old: str, new: str, most: float) -> bool:
     return isinf(most) or abs(float(new) / float(old) - 1) <= most
 
 
+def renamed(word: str) -> str:
+    """A word of OLD as those of NEW."""
+    for old, new in MOVED.items():
+        word = word.replace(old, new) if word.startswith(old) else word
+    return RENAMED.get(word, word)
+
+
 def main(old_tree: Path, new_tree: Path) -> int:
     """Print how many commands are equal, and each reason with its count; 1 for a difference that
     has none.
     """
     commands = run(old_tree, "commands", str(old_tree))
     translated = [
-        (server, [new for word in words for new in RENAMED.get(word, word).split(" ")])
+        (server, [new for word in words for new in renamed(word).split(" ")])
         for server, words in commands
     ]
     before = run(old_tree, "print", given=commands)

@@ -82,10 +82,8 @@ GROUPS = (
 )
 SOFTWARE = {"overhead_s": 1e-3, "overhead_per_request_s": 1e-4, "copy_s": 1e-5}
 ANALYTIC = analytic(**SOFTWARE, repeated_read=0.3)
-WINDOWED = AnalyticCost(
-    replace(MODEL, window=Window(20, 1), kv_dtype_bytes=1),
-    server(),
-    Efficiencies(**SOFTWARE, repeated_read=0.3),
+WINDOWED = analytic(
+    model=replace(MODEL, window=Window(20, 1), kv_dtype_bytes=1), **SOFTWARE, repeated_read=0.3
 )
 PROFILE = read_profile("h200-opt-13b-tp1")
 MEASURED = ProfileCost(ModelSpec(**PROFILE["model"]), None, PROFILE)

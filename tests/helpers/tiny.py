@@ -2,6 +2,8 @@
 to add up.
 """
 
+from charged_times import apart
+
 from testbed.core.request import PS
 from testbed.core.specs import GpuSpec, ModelSpec, ServerSpec
 from testbed.cost.analytic import AnalyticCost, Efficiencies
@@ -14,8 +16,10 @@ def server(fp16_flops=1e12, host_bandwidth=1e8):
     return ServerSpec("server", GpuSpec("gpu", 10**9, 1e9, fp16_flops, host_bandwidth, 1e9), 1)
 
 
-def analytic(on=None, **efficiencies):
-    return AnalyticCost(MODEL, on or server(), Efficiencies(**efficiencies))
+def analytic(on=None, model=MODEL, **values):
+    """A roofline; values: efficiencies, and times of software."""
+    efficiencies, software = apart(values)
+    return AnalyticCost(model, on or server(), Efficiencies(**efficiencies), software)
 
 
 MS = PS // 1000

@@ -13,8 +13,8 @@ LENGTHS = (
 PACE = (
     "scheduler=separate",
     "cost=analytic",
-    "cost.efficiencies.overhead_s=6.3e-3",
-    "cost.efficiencies.overhead_per_request_s=0",
+    "cost.software.overhead_s=6.3e-3",
+    "cost.software.overhead_per_request_s=0",
 )  # 26 ms
 BLOCK_SIZE, BYTES_PER_TOKEN = 4, 800 * 1024
 

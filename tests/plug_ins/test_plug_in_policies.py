@@ -171,7 +171,7 @@ COMMANDS = {
     "vattention": (
         "policy=vattention:VAttention",
         "policy.page_size=256",
-        "+cost.choices.extra_s={pages_mapped: 1e-4}",
+        "+cost.software.extra_s={pages_mapped: 1e-4}",
     ),
     "two_sizes": ("policy=two_sizes:TwoSizes", "policy.large_share=0.3"),
     "window": ("policy=custom", "policy._target_=window.Window", "+policy.window=128"),

@@ -29,7 +29,7 @@ NOT_THERE = {  # in these runs
     "scheduler.": "no limit is reached",
     "cost.choices.block_size": "the times of a roofline do not depend on it",
     "cost.choices.repeated_read": "nothing is shared",
-    "cost.choices.sequences_per_fork": "nothing forks",
+    "cost.software.sequences_per_fork": "nothing forks",
     "cost.source.": "its best rates count, as the profile has them",
     "cost.roofline.": "of windows, all-reduces, copies and shared blocks",
     "cost.efficiencies.": "of windows, all-reduces, copies and shared blocks",

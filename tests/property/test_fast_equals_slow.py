@@ -30,7 +30,6 @@ from tiny import MODEL, analytic, server
 
 from testbed.core.layers import KvGroup, Window
 from testbed.core.specs import ModelSpec, TierSpec
-from testbed.cost.analytic import AnalyticCost, Efficiencies
 from testbed.cost.profile import ProfileCost, read_profile
 from testbed.memory.groups.grouped import Grouped
 from testbed.memory.paged.paged import Paged
@@ -44,13 +43,9 @@ from testbed.sched.static_batch import StaticBatch
 # Of every cost, a shared token that is read again takes less time than one that is read once
 ANALYTIC = analytic(overhead_s=1e-3, overhead_per_request_s=1e-4, copy_s=1e-5, repeated_read=0.3)
 WINDOWED_MODEL = replace(MODEL, window=Window(20, 1), kv_dtype_bytes=1)
-WINDOWED = AnalyticCost(
-    WINDOWED_MODEL, server(), Efficiencies(overhead_s=1e-3, copy_s=1e-5, repeated_read=0.3)
-)
-TIERED = AnalyticCost(
-    MODEL,
-    replace(server(), tiers={"dram": TierSpec(1)}),
-    Efficiencies(overhead_s=1e-3, copy_s=1e-5, repeated_read=0.3),
+WINDOWED = analytic(model=WINDOWED_MODEL, overhead_s=1e-3, copy_s=1e-5, repeated_read=0.3)
+TIERED = analytic(
+    replace(server(), tiers={"dram": TierSpec(1)}), overhead_s=1e-3, copy_s=1e-5, repeated_read=0.3
 )
 PROFILE = read_profile("h200-opt-13b-tp1")
 MEASURED = ProfileCost(ModelSpec(**PROFILE["model"]), None, PROFILE)

@@ -20,11 +20,10 @@ from strategies import (
     with_shared_prompts,
     workloads,
 )
-from tiny import MODEL, analytic, server
+from tiny import MODEL, analytic
 
 from testbed.core.layers import Window
 from testbed.core.slots import NO_GROWTH, growth_of
-from testbed.cost.analytic import AnalyticCost, Efficiencies
 from testbed.engine.engine import Engine
 from testbed.engine.simulation import Environment, simulate
 from testbed.engine.totals import changes_of
@@ -34,9 +33,7 @@ from testbed.memory.prefix_cache.prefix_caching import PrefixCaching
 from testbed.sched.beam_search import BeamModel, SyntheticBeams
 
 ANALYTIC = analytic(overhead_s=1e-3, overhead_per_request_s=1e-4, copy_s=1e-5)
-WINDOWED = AnalyticCost(
-    replace(MODEL, window=Window(20, 1)), server(), Efficiencies(overhead_s=1e-3, copy_s=1e-5)
-)
+WINDOWED = analytic(model=replace(MODEL, window=Window(20, 1)), overhead_s=1e-3, copy_s=1e-5)
 LAUNCHED = analytic(overhead_s=1e-3, launch_s=2e-3)  # prompts take the plain path
 many = settings(max_examples=examples(120), deadline=None, suppress_health_check=list(HealthCheck))
 

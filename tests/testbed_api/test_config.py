@@ -56,7 +56,7 @@ def test_config_values_round_trip():
         ("policy.block_size=99999999999999999999", "policy.block_size=9*: exceeds the maximum"),
         ("trace=random trace.input_len=99999999999999999999", "trace.input_len=9*: exceeds"),
         ("policy.watermark=1.5", "policy.watermark=1.5: exceeds the maximum of 1"),
-        ("+cost.choices.extra_s.x=-1", "cost.choices.extra_s.x=-1: must be at least 0 s"),
+        ("+cost.software.extra_s.x=-1", "cost.software.extra_s.x=-1: must be at least 0 s"),
         ("outputs=ful", "outputs='ful': must be 'full', 'tables' or 'summary'"),
         (
             "+system=vllm-v1 scheduler.ignore_eos=no",

@@ -165,9 +165,9 @@ def _replayed(problem: Problem, times: Mapping[str, float], factor: float) -> Re
     # Replay applies a slowness to all, the factor is that of the kernels alone.
     software = {"overhead_s": times[ITERATION] / factor, **OF_LOAD}
     cost = problem.config.cost
-    choices = cost.parameters["choices"].updated(**software)
+    charged = cost.parameters["software"].updated(**software)
     before, after = (times.get(name, 0.0) for name in FRONT)
-    changed = replace(problem.config, cost=cost.updated(choices=choices))
+    changed = replace(problem.config, cost=cost.updated(software=charged))
     return replay(problem.log, changed, LoggedMachine({0: before}, after, factor))
 
 
