@@ -56,11 +56,13 @@ def configured(words: Sequence[str], values: Mapping[str, Any] | None = None) ->
     for key, value in (values or {}).items():
         check_key(key, config)
         OmegaConf.update(config, key, value)
-    return typed_config(config)
+    return typed_config(config, [*words, *(values or {})])
 
 
-def typed_config(config: DictConfig) -> RunConfig:
-    """The typed configuration of a composed one, whose values follow from each other."""
+def typed_config(config: DictConfig, words: Sequence[str]) -> RunConfig:
+    """The typed configuration of a composed one, whose values follow from each other. words: of the
+    user, and keys of values that were set besides.
+    """
     OmegaConf.clear_cache(config)  # a value may have been set since another one followed from it
     try:
         values: Any = OmegaConf.to_container(config, resolve=True, throw_on_missing=True)
@@ -75,7 +77,7 @@ def typed_config(config: DictConfig) -> RunConfig:
 
         values = without_read_utilization(config, values)
     typed = RunConfig.from_values(values)
-    check_unread(typed)
+    check_unread(typed, words)
     return typed
 
 

@@ -278,7 +278,7 @@ def _set(config: DictConfig, key: str, value: Any, *, is_free: bool) -> None:
 
 def _typed(requested: Requested, config: DictConfig) -> RunConfig:
     """The typed config, whose parts are the caller's classes and objects."""
-    typed = typed_config(config)
+    typed = typed_config(config, [*requested.words, *requested.values, *requested.specs])
     policy = typed.policy.updated(**requested.policy_parts)
     typed = replace(typed, policy=policy)
     parts = {

@@ -1,30 +1,33 @@
 """Refusals of configured values that nothing in the run reads."""
 
+from collections.abc import Sequence
 from typing import Any
 
 from testbed.core.errors import InputError
 from testbed.experiments.runs.choice_names import CONF, files_of
 from testbed.experiments.runs.own_options import stated, with_defaults
-from testbed.run.config import RunConfig, ServerConfig
+from testbed.run.config import RunConfig
+from testbed.run.override_words import key_of
 from testbed.run.parts import Part
 
 
-def check_unread(typed: RunConfig) -> None:
+def check_unread(typed: RunConfig, words: Sequence[str]) -> None:
     """Raise InputError for a value of a roofline, of software times or of a GPU's memory that
-    nothing reads.
+    nothing reads. words: those of the user, which alone set such values, or name files that may.
     """
-    roofline, software = (typed.cost.parameters.get(name) for name in ("roofline", "software"))
-    if isinstance(roofline, Part) and isinstance(software, Part):
-        _check_roofline(typed, roofline)
-        _check_software(typed, software)
-    if typed.server.num_blocks is not None or typed.model.name in typed.server.kv_memory_gib:
-        _check_memory(typed.server, typed.model.name)
+    given = [f"{key_of(word).rpartition('@')[2]}." for word in words]
+    has_files = any(word.startswith("--config-dir") for word in words)
+    for place, check in CHECKS.items():
+        if has_files or any(key.startswith(place) or place.startswith(key) for key in given):
+            check(typed)
 
 
-def _check_memory(server: ServerConfig, model: str) -> None:
+def _check_memory(typed: RunConfig) -> None:
     """Raise InputError for another memory of a shipped GPU if the pool is given."""
+    server, model = typed.server, typed.model.name
     sheet = _shipped("gpu", server.gpu.name)
-    if sheet and server.gpu.memory_bytes != sheet["memory_bytes"]:
+    is_given = server.num_blocks is not None or model in server.kv_memory_gib
+    if is_given and sheet and server.gpu.memory_bytes != sheet["memory_bytes"]:
         pool_key = "num_blocks" if server.num_blocks is not None else f"kv_memory_gib.{model}"
         raise InputError(
             key="server.gpu.memory_bytes",
@@ -36,12 +39,15 @@ def _check_memory(server: ServerConfig, model: str) -> None:
         )
 
 
-def _check_roofline(typed: RunConfig, roofline: Part) -> None:
+def _check_roofline(typed: RunConfig) -> None:
     """Raise InputError for a value of cost.roofline of the user's own if the costs are those of a
     profile.
     """
     from testbed.run.machine import make_cost  # this imports NumPy, which --help does not need
 
+    roofline = typed.cost.parameters.get("roofline")
+    if not isinstance(roofline, Part):
+        return
     own = _unlike(roofline, _shipped("efficiencies", "h200"))
     if own and make_cost(typed.cost, typed.model, typed.server).fingerprint is not None:
         raise InputError(
@@ -52,13 +58,16 @@ def _check_roofline(typed: RunConfig, roofline: Part) -> None:
         )
 
 
-def _check_software(typed: RunConfig, software: Part) -> None:
+def _check_software(typed: RunConfig) -> None:
     """Raise InputError for software times of the user's own if the costs are whole iterations of
     a system, which have its software in them.
     """
     from testbed.cost.sections import SYSTEM
     from testbed.run.machine import cost_of
 
+    software = typed.cost.parameters.get("software")
+    if not isinstance(software, Part):
+        return
     own = _unlike(software, _shipped("software", str(software.parameters.get("name"))))
     if own and SYSTEM in (cost_of(typed).fingerprint or {}):
         raise InputError(
@@ -81,3 +90,11 @@ def _shipped(group: str, name: str) -> dict[str, Any]:
         return {}
     file = CONF / group / f"{name}.yaml"
     return with_defaults(stated(file, file.stat().st_mtime_ns), group)
+
+
+CHECKS = {  # by the place of the values
+    "cost.roofline.": _check_roofline,
+    "cost.software.": _check_software,
+    "software.": _check_software,
+    "server.gpu.": _check_memory,
+}

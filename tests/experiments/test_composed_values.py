@@ -85,9 +85,9 @@ def test_a_value_stays_with_its_own_configuration():
 
 def test_a_value_that_follows_from_one_set_anew_is_computed_anew():
     config = composed("run", ["+system=vllm-v1", "model=llama-3-8b", "gpu=h200"])
-    alone = typed_config(config)
+    alone = typed_config(config, ())
     OmegaConf.update(config, "server.num_gpus", 2)
-    both = typed_config(config)
+    both = typed_config(config, ())
     assert both.server.num_blocks > 2 * alone.server.num_blocks  # half of the weights on each
 
 
@@ -96,7 +96,7 @@ def test_a_value_that_setting_a_table_read_is_computed_anew():
     words = ["+system=vllm-v1", "model=llama-3-8b", "gpu=h200"]
     config = composed("run", [*words, "server={memory_utilization: 0.8}", "server.num_gpus=2"])
     shown = OmegaConf.to_container(config, resolve=True)
-    assert shown["server"]["num_blocks"] == typed_config(config).server.num_blocks
+    assert shown["server"]["num_blocks"] == typed_config(config, ()).server.num_blocks
 
 
 def test_the_configuration_of_another_program_stays_as_it_is(tmp_path):

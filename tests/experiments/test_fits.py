@@ -57,7 +57,7 @@ def fitted_2023(capsys):
 
 def test_fit_recovers_the_constants_of_simulated_bars(fitted_2023):
     for name, truth in zip(("overhead_s", "overhead_per_sequence_s"), TRUTH, strict=True):
-        fitted = float(re.search(rf"choices\.{name}: (\S+)", fitted_2023)[1])
+        fitted = float(re.search(rf"software\.{name}: (\S+)", fitted_2023)[1])
         assert fitted == pytest.approx(truth, rel=0.01)
 
 
@@ -116,7 +116,7 @@ def test_shares_of_a_known_formula_are_recovered():
 
 
 def test_figures_use_the_constants_fitted_to_the_kept_rows(capsys):
-    cost = configured(("+protocol=sosp23", "+system=vllm")).cost.parameters["choices"].parameters
+    cost = configured(("+protocol=sosp23", "+system=vllm")).cost.parameters["software"].parameters
     shares = split(kept_us())
     assert cost["overhead_per_request_s"] + cost["overhead_per_sequence_s"] == pytest.approx(
         PLAIN_S

@@ -3,8 +3,8 @@
 python tests/helpers/compare_configurations.py OLD NEW
 
 OLD and NEW are source trees. The commands are those of OLD (see printed_configurations.py); words
-that NEW does not have any more are given as in RENAMED and MOVED. DELIBERATE has every difference that is
-meant. With base 19441464 as OLD, all differences are these.
+that NEW does not have any more are given as in RENAMED and MOVED. DELIBERATE has every difference
+that is meant. With base 19441464 as OLD, all differences are these.
 """
 
 import json

@@ -127,7 +127,7 @@ def server_config(overrides: Sequence[str]) -> RunConfig:
             problem="nothing names the model that the log's server served",
             remedy=UNNAMED,
         )
-    return typed_config(config)
+    return typed_config(config, overrides)
 
 
 def _set_machine(config: DictConfig, overrides: Sequence[str]) -> None:
