@@ -27,11 +27,12 @@ CONTAINERS = (Union, UnionType, Annotated, list)  # of checked types
 @dataclass(frozen=True)
 class Parameters:
     """The parameters of a class or function: their annotations by name, and the defaults of those
-    that have one. has_others: it takes any others too.
+    that have one. checked: whose values are plain. has_others: it takes any others too.
     """
 
     hints: dict[str, Any]
     defaults: dict[str, Any]
+    checked: frozenset[str]
     has_others: bool
 
     def has(self, name: str) -> bool:
@@ -41,7 +42,7 @@ class Parameters:
     @cached_property
     def validator(self) -> TypeAdapter[Any]:
         """Checks values by name against their annotations; others are refused."""
-        hints = {name: hint if is_checked(hint) else Any for name, hint in self.hints.items()}
+        hints = {name: hint if name in self.checked else Any for name, hint in self.hints.items()}
         typed_dict: Any = TypedDict  # mypy wants its fields as a literal
         parameters = typed_dict("parameters", hints, total=False)
         parameters.__pydantic_config__ = CONFIG
@@ -53,13 +54,13 @@ class Parameters:
         one that must be given. Objects, and what the builder gives, are left out.
         """
         values: dict[str, Any] = {}
-        for name, hint in self.hints.items():
+        for name in self.hints:
             value = self.defaults.get(name, MUST_BE_GIVEN)
             for kind, plain in PLAIN_FORMS.items():
                 value = plain(value) if isinstance(value, kind) else value
             # without an annotation, a default alone says that a parameter is plain
             is_plain = isinstance(value, int | float | str) and value != MUST_BE_GIVEN
-            if name not in BY_THE_BUILDER and (is_checked(hint) or is_plain):
+            if name not in BY_THE_BUILDER and (name in self.checked or is_plain):
                 values[name] = value
         return values
 
@@ -84,6 +85,7 @@ def parameters_of(target: Any) -> Parameters:
     """
     hints: dict[str, Any] = {}
     defaults: dict[str, Any] = {}
+    has_others = True
     for owner in target.__mro__[:-1] if inspect.isclass(target) else (target,):
         if owner is not target and "__init__" not in vars(owner):
             continue
@@ -101,9 +103,11 @@ def parameters_of(target: Any) -> Parameters:
             if field.default_factory is not MISSING
         }
         defaults = given | made | defaults
-        if len(named) == len(parameters):
-            return Parameters(hints, defaults, has_others=False)
-    return Parameters(hints, defaults, has_others=True)
+        has_others = len(named) < len(parameters)
+        if not has_others:
+            break
+    checked = frozenset(name for name, hint in hints.items() if is_checked(hint))
+    return Parameters(hints, defaults, checked, has_others)
 
 
 def annotations_of(target: Any) -> dict[str, Any]:
