@@ -6,9 +6,9 @@ from dataclasses import asdict
 from functools import cache
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Any, NamedTuple
 
-from testbed.core.specs import ModelSpec, ServerSpec
+from testbed.core.specs import GpuSpec, ModelSpec, ServerSpec
 from testbed.cost.auto import OTHER_CACHE, OTHER_GPU, OTHER_MODEL, ROOFLINE
 from testbed.cost.host_drift import drift_words
 from testbed.cost.known_profiles import NAME
@@ -133,7 +133,7 @@ def tested(cost: CostModel, model: ModelSpec, server: ServerSpec) -> str:
         return f"{among}{_at_sizes_left_out(cost.fit)}; {between_hosts()}; {served_loads()}"
     if not fingerprint and not (cost.provenance and model.is_plain):
         return NOT_TESTED
-    return left_out(fingerprint.get("way", OTHER_GPU) if fingerprint else ROOFLINE, server)
+    return left_out(way_of(fingerprint, server.gpu), server)
 
 
 def _at_sizes_left_out(fit: Mapping[str, Any]) -> str:
@@ -172,9 +172,33 @@ def _errors(rows: Sequence[Mapping[str, str]], columns: Mapping[str, str]) -> st
     return ", ".join(found)
 
 
-def left_out(way: str, server: ServerSpec) -> str:
+class Way(NamedTuple):
+    """A way to derive costs: its name in the table, and if it goes to another GPU (None: from no
+    profile).
+    """
+
+    name: str
+    is_to_other_gpu: bool | None
+
+    def is_of(self, row: Mapping[str, str]) -> bool:
+        """True if a row's prediction came this way."""
+        return row["way"] == self.name and (
+            self.is_to_other_gpu is None
+            or (row["gpu"] != row["source_gpu"]) == self.is_to_other_gpu
+        )
+
+
+def way_of(fingerprint: Mapping[str, Any], gpu: GpuSpec) -> Way:
+    """The way of costs derived for a GPU; a roofline's without a fingerprint."""
+    if not fingerprint:
+        return Way(ROOFLINE, None)
+    began = fingerprint["from"].get("device")
+    return Way(fingerprint.get("way", OTHER_GPU), began not in (gpu.name, gpu.device))
+
+
+def left_out(way: Way, server: ServerSpec) -> str:
     """The errors of whole runs by this way, on one GPU or on several; if this GPU was tested, of
-    its profiles, with their models, and then of all.
+    its profiles, with their models, and then of all such GPUs.
     """
     subsets = _tested_by(way, server)
     if not subsets:
@@ -186,11 +210,15 @@ def left_out(way: str, server: ServerSpec) -> str:
         return wide
     models = ", ".join(sorted({row["model"] for row in own[0]}))
     of_gpu = f"profiles of {server.gpu.name} {many} left out ({models}; median)"
-    return f"{_in_whole_runs(own[0], of_gpu)}; of all GPUs {wide}"
+    return f"{_in_whole_runs(own[0], of_gpu)}; of all such GPUs {wide}"
 
 
 def _in_whole_runs(rows: Sequence[Mapping[str, str]], of_profiles: str) -> str:
-    return f"{_errors(rows, WHOLE_RUNS)} in whole runs of {len(rows)} {of_profiles}"
+    found = f"{_errors(rows, WHOLE_RUNS)} in whole runs of {len(rows)} {of_profiles}"
+    signs = {float(row[WHOLE_RUNS["latency"]]) > 0 for row in rows}
+    if len(signs) > 1 or len(rows) == 1:
+        return found
+    return f"{found}, each with latencies too {'long' if signs == {True} else 'short'}"
 
 
 def left_out_error(cost: CostModel, server: ServerSpec) -> float | None:
@@ -202,22 +230,21 @@ def left_out_error(cost: CostModel, server: ServerSpec) -> float | None:
     is_roofline = not fingerprint and bool(cost.provenance)
     if "from" not in fingerprint and not is_roofline:
         return None
-    way = ROOFLINE if is_roofline else fingerprint.get("way", OTHER_GPU)
-    subsets = _tested_by(way, server) or [
-        rows for other in (OTHER_GPU, OTHER_MODEL) for rows in _tested_by(other, server)
+    subsets = _tested_by(way_of(fingerprint, server.gpu), server) or [
+        rows for other in (OTHER_GPU, OTHER_MODEL) for rows in _tested_by(Way(other, None), server)
     ]
     medians = [median(abs(float(row[WHOLE_RUNS["latency"]])) for row in rows) for rows in subsets]
     return max(medians) / 100 if medians else None
 
 
-def _tested_by(way: str, server: ServerSpec) -> list[list[dict[str, str]]]:
+def _tested_by(way: Way, server: ServerSpec) -> list[list[dict[str, str]]]:
     """The predictions by this way, on one GPU or on several; before them those for this GPU, if
     other GPUs were tested too. Nothing if none was.
     """
     rows = [
         row
         for row in left_out_rows()
-        if row["way"] == way
+        if way.is_of(row)
         and row["source_by"] in (SHIPPED, "")
         and (row["num_gpus"] == "1") == (server.num_gpus == 1)
     ]

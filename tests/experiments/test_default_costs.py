@@ -14,7 +14,7 @@ import pytest
 import testbed.experiments
 from testbed.core.errors import InputError
 from testbed.core.shapes import read_model
-from testbed.cost.auto import OTHER_MODEL
+from testbed.cost.auto import OTHER_MODEL, ROOFLINE
 from testbed.cost.model import Work
 from testbed.cost.sections import PROFILES
 from testbed.experiments.real.importers.known_shapes import gpu_named
@@ -28,6 +28,7 @@ from testbed.run.cost_words import (
     BETWEEN_HOSTS,
     SERVED_LOADS,
     WHOLE_RUNS,
+    Way,
     between_hosts,
     cost_source,
     left_out_rows,
@@ -281,17 +282,27 @@ def test_the_errors_of_served_loads_are_those_of_their_logs(name):
             assert float(row[column]) == pytest.approx(error, abs=0.051)
 
 
-def test_profiles_of_one_gpu_have_their_models_and_all_profiles_beside_them():
-    words = cost_words.left_out(
-        OTHER_MODEL, configured(["gpu=a100-80gb", "server.num_gpus=4"]).server
-    )
-    own, _, wide = words.partition("; of all GPUs ")
+def test_profiles_of_one_gpu_have_their_models_and_those_of_the_same_way_beside_them():
+    server = configured(["gpu=a100-80gb", "server.num_gpus=4"]).server
+    words = cost_words.left_out(Way(OTHER_MODEL, True), server)
+    own, _, wide = words.partition("; of all such GPUs ")
     assert "3 profiles of a100-80gb on several GPUs left out (llama-3-70b, opt-175b, opt-66b" in own
-    count = sum(
-        row["way"] == OTHER_MODEL and row["source_by"] == "measured" and row["num_gpus"] != "1"
+    rows = [
+        row
         for row in left_out_rows()
-    )
+        if row["way"] == OTHER_MODEL and row["source_by"] == "measured" and row["num_gpus"] != "1"
+    ]
+    count = sum(row["gpu"] != row["source_gpu"] for row in rows)
+    assert 0 < count < len(rows)  # the others are of this GPU's own profiles
     assert f"in whole runs of {count} profiles on several GPUs" in wide
+
+
+def test_errors_of_one_sign_are_said_to_be_so():
+    one_gpu = configured(["gpu=l40s"]).server
+    own, _, wide = cost_words.left_out(Way(OTHER_MODEL, True), one_gpu).partition("; of all such")
+    assert own.endswith("each with latencies too short")
+    assert "each with" not in wide
+    assert "each with" not in cost_words.left_out(Way(ROOFLINE, None), one_gpu)
 
 
 def test_decodes_take_the_measured_time_of_the_policys_blocks():
