@@ -14,7 +14,9 @@ IGNORED = ("Elapsed time", "Model", "Total tokens", "Log Type")
 
 
 class BurstGptCsv(BareTimes):
-    """A CSV of github.com/HPMLL/BurstGPT, without failed requests: those without tokens."""
+    """A CSV of github.com/HPMLL/BurstGPT, without requests that failed: those that have no response
+    tokens.
+    """
 
     def read(self) -> Rows:
         """The requests in file order; arrival_s counts from midnight of the first day."""

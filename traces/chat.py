@@ -169,7 +169,9 @@ class ChatCsv(Chat):
         require(self.path, TURN, turns, by_line, "behind the turns before it")
 
     def rows(self, num_rows: int | None, seed: int, max_len: int | None = None) -> Rows:
-        """num_rows turns in order of arrival; with None all turns, conversation by conversation."""
+        """num_rows turns in order of arrival; with None every turn, one conversation after the
+        other.
+        """
         if num_rows is not None:
             return super().rows(num_rows, seed, max_len)
         self.check_limit(max_len)

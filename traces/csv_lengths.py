@@ -108,7 +108,9 @@ class CsvLengths(FileTrace):
         checked_unit(self.time_unit)
 
     def read(self) -> Rows:
-        """See FileTrace; a file whose content was read last, with the same options, is kept."""
+        """See FileTrace; a file whose content was read last, with the same options, is not parsed
+        again.
+        """
         if type(self) is not CsvLengths or not os.path.isfile(self.path):
             return self.parse()  # of a pipe too, which can be read once
         try:

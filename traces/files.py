@@ -173,7 +173,9 @@ SECONDS = Numbers("a time in seconds")
 
 
 def read_numbers(path: str, column: str, texts: Sequence[str], kind: Numbers) -> NDArray[Any]:
-    """A column of finite numbers. Raises InputError for the first other text, with its line."""
+    """A column of finite numbers. Raises InputError for the first text of another kind, with its
+    line.
+    """
     try:
         values = np.array([*map(float, texts)])
     except ValueError:

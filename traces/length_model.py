@@ -1,4 +1,6 @@
-"""Fitted models of lengths and conversations, by quantiles that keep their joint shape."""
+"""Fitted models of lengths and of conversations, by conditional quantiles that keep their joint
+shape.
+"""
 
 import json
 from collections.abc import Mapping
@@ -26,7 +28,9 @@ def cell(edges: Floats, u: Floats) -> Column:
 
 @dataclass(frozen=True, slots=True)
 class QuantileTable:
-    """One row of quantiles for each bin, all at the same probabilities; a marginal has one bin."""
+    """One row of quantiles for each bin, all at the same probabilities; a marginal distribution has
+    one bin.
+    """
 
     probs: Floats
     rows: Floats
@@ -133,7 +137,9 @@ class ConversationModel:
         )
 
     def draw(self, num: int, rng: np.random.Generator) -> tuple[Column, Column, Column]:
-        """num conversations: the first turn of each, and every turn's prompt and answer."""
+        """num conversations: the first turn of each, and every turn's prompt (history and message)
+        and answer.
+        """
         num_turns = self.num_turns.lookup(rng.random(num))
         starts = np.append(0, np.cumsum(num_turns))
         prompts, outputs = np.empty((2, int(starts[-1])), dtype=np.int64)

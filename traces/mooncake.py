@@ -1,4 +1,6 @@
-"""Mooncake traces (JSONL, plain or gzip): lengths, arrivals and prompts as block hashes."""
+"""Mooncake traces (JSONL, plain or gzip): lengths, arrival times and the content of prompts as
+block hashes.
+"""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any

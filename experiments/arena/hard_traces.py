@@ -81,7 +81,9 @@ class Scan(Stories):
 
 
 class Burst(Scan):
-    """Popular stories, and in the middle fifth of the prompts new ones, each twice running."""
+    """Popular stories, and in the middle fifth of the prompts new ones alone, each twice in a
+    row.
+    """
 
     def __init__(self, num_stories: int = 60, prompt_tokens: PositiveTokens = 512) -> None:
         super().__init__(num_stories, share_once=0.0, prompt_tokens=prompt_tokens)

@@ -37,7 +37,9 @@ class Unanswered(Failure):
 
 
 def isolated(call: Callable[..., Any], *arguments: Any, limit_s: float) -> Any:
-    """The answer of the call in another process, or a Failure. All of it must pickle."""
+    """The answer of the call in another process, or a Failure. The call, its arguments and its
+    answer must pickle.
+    """
     ours, theirs = SERVER.Pipe(duplex=False)
     process = SERVER.Process(target=_answer, args=(theirs, os.getcwd(), call, arguments))
     process.start()

@@ -71,7 +71,9 @@ class Search:
     sensitivity: Sensitivity = False
 
     def words(self, words: Sequence[str]) -> list[str]:
-        """The words of each run, without rate and seed. Raises InputError for others."""
+        """The words of each run, without its rate and seed. Raises InputError for what cannot be
+        searched.
+        """
         from testbed.study.capacity_search import check_search, check_searched, usual_duration
 
         unseeded = [word for word in words if key_of(word) != SEED]

@@ -1,4 +1,6 @@
-"""The options of every command, anywhere among its words: --debug, --quiet, --time-limit S."""
+"""The options that every command takes, anywhere among its words: --debug, --quiet and
+--time-limit S.
+"""
 
 import os
 import signal
@@ -39,7 +41,9 @@ class CommonOptions(NamedTuple):
 
     @contextmanager
     def in_force(self, terminated: Handler) -> Iterator[None]:
-        """Keep to them while the body runs. terminated: handles SIGTERM, if time is limited."""
+        """Keep to them while the body runs. terminated: handles SIGTERM meanwhile, if there is a
+        time limit.
+        """
         limit = nullcontext() if self.limit_s is None else time_limit(self.limit_s, terminated)
         with silence() if self.quiet else nullcontext(), limit:
             yield

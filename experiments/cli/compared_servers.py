@@ -53,7 +53,9 @@ def words_of_point(
 
 
 def check_built(words: Sequence[str]) -> RunConfig:
-    """The configuration of a run. Raises InputError if its parts do not go together."""
+    """The configuration of a run. Raises InputError if its parts do not go together; nothing is
+    simulated.
+    """
     try:
         config = configured(words)
         build(config)

@@ -1,4 +1,6 @@
-"""`testbed fits`: what a server of vLLM, SGLang or this project's engine holds, not simulated."""
+"""`testbed fits`: what a server of vLLM or SGLang, or this project's engine, holds, without a
+simulation.
+"""
 
 from dataclasses import dataclass
 from pathlib import Path

@@ -1,4 +1,6 @@
-"""`testbed gpu`: commands that need an NVIDIA GPU; torch and CuPy come after the checks."""
+"""`testbed gpu`: commands that need an NVIDIA GPU. Torch and CuPy are imported after the arguments
+have been checked.
+"""
 
 import sys
 from pathlib import Path

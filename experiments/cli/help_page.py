@@ -9,7 +9,9 @@ if TYPE_CHECKING:
 
 
 class HelpPage:
-    """A Cyclopts help formatter, of which the library's own is imported when help is printed."""
+    """A Cyclopts help formatter. The library's own one, which takes long to import, is imported
+    when help is printed.
+    """
 
     def __call__(self, console: "Console", options: "ConsoleOptions", panel: "HelpPanel") -> None:
         """Print a table of commands or parameters."""

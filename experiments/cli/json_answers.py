@@ -564,7 +564,9 @@ def check_answer(plug_in: str, broken: "ClauseBroken | None", place: str) -> Che
 def capacity_answer(
     capacities: "Capacities", sensitivity: Mapping[int, "CapacityIntervals"]
 ) -> CapacityAnswer:
-    """The capacity over the seeds, each seed's with its tried rates, and how sensitive it is."""
+    """The capacity over the seeds, that of each seed with the rates that were tried, and how
+    sensitive it is.
+    """
     first = next(iter(capacities.of_seed.values()))
     seeds = [_seed_capacity(seed, highest) for seed, highest in capacities.of_seed.items()]
     intervals = [

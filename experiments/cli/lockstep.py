@@ -234,7 +234,9 @@ def _served(overrides: Sequence[str], served: ServedCommand) -> list[str]:
 
 
 def _differs(server: str, name: str, overrides: Sequence[str], requests: Any) -> bool:
-    """True if a run decides otherwise; prints the report. requests: None if configured."""
+    """True if a run decides anything differently; prints the report. requests: None if the
+    configuration has some.
+    """
     from testbed.experiments.real.lockstep.comparison import (
         ITERATION_PS,
         compare,

@@ -56,7 +56,9 @@ def _end_at_once(codes: Sequence[int]) -> None:
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    """Run these words (default: sys.argv's, in their own process); return the exit code."""
+    """Run these words (default: those of sys.argv, in a process of their own), and return the exit
+    code.
+    """
     if words is None:
         words = sys.argv[1:]
         for name, value in LIBRARIES.items():
@@ -97,7 +99,9 @@ def _ended(words: Sequence[str]) -> int:
 
 
 def _interrupt_behind(error: BaseException | None) -> KeyboardInterrupt | None:
-    """The interrupt whose clean-up raised this error, as a half-made OmegaConf node's does."""
+    """The interrupt whose clean-up raised this error, as that of a half-made OmegaConf node does;
+    None without one.
+    """
     while error is not None and not isinstance(error, KeyboardInterrupt):
         error = error.__context__
     return error
@@ -225,7 +229,9 @@ def _stopped(stopped: KeyboardInterrupt, words: Sequence[str], options: CommonOp
 
 
 def _continued(words: Sequence[str]) -> str:
-    """The remark that the same line continues a command that keeps finished runs."""
+    """The remark that the same line continues a stopped command, for commands that keep finished
+    runs.
+    """
     is_sweep = words[0] == "run" and any(
         word in ("-m", "--multirun") or word.startswith("--seeds") for word in words
     )

@@ -1,4 +1,6 @@
-"""`testbed show`: a run's charts from its tables; memory and timeline by simulating again."""
+"""`testbed show`: the charts of a run from its tables; its memory and its timeline from the run
+simulated again.
+"""
 
 from pathlib import Path
 from typing import Annotated

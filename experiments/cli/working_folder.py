@@ -39,7 +39,9 @@ def prepare_working_folder(words: Sequence[str]) -> None:
 
 
 def names_a_plug_in(words: Sequence[str]) -> bool:
-    """True if a command line names a class or folder that may be in the working folder."""
+    """True if a command line names a class that may be in the working folder, or a folder of
+    options that do.
+    """
     parts = [part for word in words for part in word.split()]
     is_of_files = any("_target_" in part or part.startswith("--config-dir") for part in parts)
     return words[:1] == ["check"] or is_of_files or bool(plug_ins_in(parts))

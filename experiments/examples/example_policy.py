@@ -1,4 +1,6 @@
-"""A complete memory policy outside the package: slabs, one more whenever one is needed."""
+"""A complete memory policy outside the package: slabs, of which a sequence takes one more whenever
+it needs one.
+"""
 
 from testbed.core.sequence import Batch, Sequence
 from testbed.core.slots import GRANTED, Answer, Answers, Extent, Refusal, Usage, ceil_div

@@ -82,7 +82,9 @@ def _label(axis: Axis, locator: LogLocator) -> None:
 
 
 def figure_of(charts: Sequence[Chart], columns: int = 2) -> Figure:
-    """Charts in rows of at most `columns`; one legend for all if their series are named alike."""
+    """Charts in rows of at most `columns`; one legend for all if their series have the same
+    names.
+    """
     columns = min(columns, len(charts))
     with style.context(STYLE):
         rows = -(-len(charts) // columns)

@@ -47,7 +47,9 @@ def futures_of(tables: Sequence[pd.DataFrame]) -> dict[str, str]:
 
 
 def with_futures(card: pd.DataFrame, futures: Mapping[str, str]) -> pd.DataFrame:
-    """The scorecard with a column of what each row reads of the future; unchanged without."""
+    """The scorecard with a column that names what reads the future in each row; unchanged if
+    nothing does.
+    """
     if not futures:
         return card
     named = [

@@ -255,7 +255,9 @@ def perform(
 
 
 class Tasks:
-    """The tasks of some groups. waiting: those without a result, by group and place in it."""
+    """The tasks of some groups. waiting: those without a result, by number of the group and place
+    in it.
+    """
 
     def __init__(self, groups: Sequence[Sequence[Task]], jobs: int) -> None:
         self.waiting = {

@@ -30,7 +30,9 @@ class Arithmetic:
     def reason(
         self, candidate: Candidate, rates: Sequence[tuple[int, float | None]]
     ) -> Reason | None:
-        """The reason why the SLO is missed with all these seeds and rates; None if uncertain."""
+        """The reason why the SLO is missed with every one of these seeds and rates; None if it is
+        not certain.
+        """
         reasons = [self.bounds(candidate, seed, rate).reason() for seed, rate in rates]
         return None if None in reasons else reasons[0]
 

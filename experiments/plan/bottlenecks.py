@@ -33,7 +33,9 @@ def limit_of(outcome: Outcome, loads: Mapping[str, float], question: Question) -
 
 
 def strains(outcome: Outcome, question: Question) -> list[tuple[str, float]]:
-    """The ratio of the percentile of each objective to its limit, by the work that decides it."""
+    """The ratio of the requests' percentile of each objective to its limit, by the work
+    that decides it.
+    """
     return [
         (WORK[name], (_percentile(outcome, name, question) or 0.0) / limit_s)
         for name, limit_s in question.objectives.items()

@@ -70,7 +70,9 @@ class Bounds:
 
     @property
     def _holds(self) -> bool:
-        """True if the bounds' assumptions hold: requests of one sequence, engines of one server."""
+        """True if there are requests, each with one sequence, and all engines have one server, as
+        the bounds assume.
+        """
         is_mixed = bool(self.machine.config.servers)
         return len(self.demand) > 0 and self.demand.has_one_sequence and not is_mixed
 
@@ -144,7 +146,9 @@ class Bounds:
         return tokens * self.machine.token_s / self.machine.num_prefill_engines
 
     def _decodes_s(self) -> float:
-        """Seconds of the outputs' matrix products; if all engines do both, of the prompts' too."""
+        """Seconds of the outputs' matrix products, and if all engines do both, of the prompts'
+        too.
+        """
         is_split = self.machine.config.prefill_replicas is not None
         tokens = self.demand.output_len - 1 + (0 if is_split else self.demand.own_len)
         return self._cheapest(tokens) * self.machine.token_s / self.machine.num_decode_engines

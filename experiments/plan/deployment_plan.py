@@ -72,7 +72,9 @@ AT_CAPACITY = Mode(
 
 @dataclass(frozen=True)
 class Plan:
-    """verdicts: of every deployment. num_simulations: runs, those of rate searches included."""
+    """verdicts: of every deployment of the space. num_simulations: different runs, those of rate
+    searches included.
+    """
 
     question: Question
     mode: Mode
@@ -138,7 +140,9 @@ class Request:
 
 
 def planned(request: Request, report: Callable[[str], None]) -> Plan:
-    """The plan; raises InputError for words without sense, and for an empty space."""
+    """The plan; raises InputError for words that make no sense, and for a space that is empty after
+    the checks.
+    """
     _check(request)
     launcher = tuple(word for word in request.words if is_of_hydra(word))
     words = [word for word in request.words if word not in launcher]

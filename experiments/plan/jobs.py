@@ -32,7 +32,9 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Place:
-    """The folder of the run folders, and the folder in which the user is."""
+    """The place in which runs are simulated: the folder of their folders, and that in which the
+    user is.
+    """
 
     runs: Path
     working_folder: Path
@@ -130,7 +132,9 @@ class SearchJob:
         )
 
     def _missed(self, tried: dict[float, float], highest: float | None) -> float | None:
-        """The lowest rate above the highest that keeps the SLO; if none, where most requests do."""
+        """The lowest rate above the highest one that keeps the SLO; if none does, that at which
+        most requests do.
+        """
         if highest is None:
             return max(tried, key=lambda rate: tried[rate])
         above = [rate for rate in tried if rate > highest and tried[rate] < self.share]

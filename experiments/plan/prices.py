@@ -72,7 +72,9 @@ class Prices:
 
 
 def read_prices(path: Path) -> Prices:
-    """The prices of a TOML file (experiments/examples/prices.toml); InputError for another."""
+    """The prices of a TOML file such as experiments/examples/prices.toml; raises InputError if
+    it is no such file.
+    """
     try:
         values = tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:

@@ -46,7 +46,9 @@ class Row:
 
 
 def rows_of(plan: Plan) -> list[Row]:
-    """Rows of deployments that keep the SLO by rank, then of those that miss it, dearer, pruned."""
+    """Rows of deployments that keep the SLO by rank, then what misses it, what is dearer, what was
+    pruned.
+    """
     ranked = plan.ranked
     kept = [_kept(verdict, rank, plan) for rank, verdict in enumerate(ranked, 1)]
     missed, dearer = map(_row, plan.misses), map(_row, plan.dearer)

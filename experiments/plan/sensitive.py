@@ -32,7 +32,9 @@ def sensitive_lines(plan: Plan) -> list[str]:
 
 
 def _interval(plan: Plan, config: RunConfig, outcome: Outcome) -> str:
-    """The interval of the share inside at the given load, and of the highest rate if searched."""
+    """The interval of the share inside at the given load; of the highest rate too, if that was
+    searched.
+    """
     if outcome.rate is not None:
         question = plan.question
         found = capacity_intervals(config, outcome.rate, question.share, question.precision)

@@ -105,7 +105,9 @@ def _refused(plan: Plan) -> list[str]:
 
 
 def _behind(plan: Plan) -> Iterator[str]:
-    """The remark that the SLO is kept only because runs end before the queue has grown."""
+    """The remark that a deployment keeps the SLO only because its runs end before its queue has
+    grown.
+    """
     for verdict in plan.ranked:
         summaries = [outcome.summary for outcome in verdict.outcomes]
         overloads = [summary[OVERLOAD] for summary in summaries if summary.get(OVERLOAD)]
@@ -159,7 +161,9 @@ def _nearest(plan: Plan) -> str:
 
 
 def _costs(plan: Plan) -> list[str]:
-    """The source of the times, a remark on several, and deployments that read the future."""
+    """The source of the times, with a remark if there are several, and the deployments that read
+    the future.
+    """
     summaries = {
         verdict.candidate.deployment.name: verdict.outcomes[0].summary
         for verdict in plan.verdicts

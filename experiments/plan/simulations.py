@@ -1,4 +1,6 @@
-"""The simulations of a plan and of its rate searches, launched and counted, each once."""
+"""The simulations of a plan, sent to the launcher and counted: each run once, those of rate
+searches included.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field

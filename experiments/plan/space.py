@@ -95,7 +95,9 @@ def deployments(words: Sequence[str], command: ServedCommand = NO_COMMAND) -> li
 
 
 def candidate_of(deployment: Deployment) -> Candidate:
-    """The candidate; raises InputError if the configuration makes no sense or does not start."""
+    """The candidate; raises InputError if the configuration makes no sense, or the server would
+    not start.
+    """
     words = tuple(deployment.command.words(deployment.words, on_note=no_note))
     return Candidate(replace(deployment, words=words, command=NO_COMMAND), configured(words))
 

@@ -50,7 +50,9 @@ class EngineFit:
 
 
 def engine_fit(command: str, gpu: str) -> EngineFit:
-    """The answer for `testbed run engine=gpu ...` on a GPU. Raises InputError for other words."""
+    """The answer for `testbed run engine=gpu ...` on a GPU. Raises InputError for words that such a
+    run does not take.
+    """
     try:
         words = shlex.split(command)[len(COMMAND) :]
     except ValueError as error:

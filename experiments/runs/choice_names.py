@@ -99,7 +99,9 @@ def config_in(folder: str) -> Path | None:
 
 
 def gpus_of_server(name: str) -> tuple[str, int] | None:
-    """The GPU and the count that a server's name, such as h200-x2, says; None for another name."""
+    """The GPU and how many of it a server has that is named so, such as h200-x2; None: it has
+    another name.
+    """
     match = SERVER_OF.fullmatch(name)
     if match is None or match["gpu"] not in files_of("gpu"):
         return None

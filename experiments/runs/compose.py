@@ -128,7 +128,9 @@ def _kept(name: str, choices: Sequence[str]) -> bytes:
 
 
 def set_value(config: DictConfig, override: Override) -> None:
-    """Set, add or remove one value, as Hydra does; raises InputError for an unknown key."""
+    """Set, add or remove one value, as Hydra does; raises InputError for a key that the config does
+    not have.
+    """
     key, word = str(override.key_or_group), str(override.input_line)
     if override.is_sweep_override():
         raise InputError(

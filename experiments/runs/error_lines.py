@@ -37,7 +37,9 @@ def as_refusal(error: BaseException) -> InputError:
 
 
 def plug_in_line(error: BaseException) -> str:
-    """FILE:LINE of the innermost call of code that is the user's; empty without one."""
+    """FILE:LINE of the innermost call of code that is neither this project's nor installed; empty
+    without one.
+    """
     place = ""
     for cause in (error, error.__cause__):
         for frame in traceback.extract_tb(cause.__traceback__) if cause else ():

@@ -1,4 +1,6 @@
-"""The Hydra front end of `testbed.front_end`: builds configurations of words and objects."""
+"""The Hydra front end of `testbed.front_end`: builds a configuration from names, values and
+objects.
+"""
 
 import reprlib
 from collections.abc import Mapping, Sequence

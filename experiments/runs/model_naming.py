@@ -93,7 +93,9 @@ def name_of(hf_name: str, models: Sequence[str]) -> Name:
 
 
 def _without_quantiser(short: str, owner: str = "") -> tuple[str, dict[str, Any]]:
-    """A name without the end on its quantization, and the row of that; empty without one."""
+    """A name without the end that says how its weights are quantized, and the row of that end;
+    empty without one.
+    """
     for quantiser in _table()["quantiser"]:
         is_of_owner = quantiser.get("owner", owner) == owner
         if is_of_owner and (ends := re.search(quantiser["ends"], short)):

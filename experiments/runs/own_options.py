@@ -148,7 +148,9 @@ def stated(file: Path, changed_ns: int) -> Node:
 
 
 def readers_of(group: str, name: str) -> list[str]:
-    """The options of a group that have a value of this name; none if most have."""
+    """The options of a group with a value of this name; none if they are many, as of a value that
+    most of them have.
+    """
     if group not in GROUPS:
         return []
     readers = [
@@ -160,7 +162,9 @@ def readers_of(group: str, name: str) -> list[str]:
 
 
 def option_at(folder: Path, path: str) -> Node | None:
-    """The values that the option of a folder states, or one without a file; None without it."""
+    """The values that the option of a folder states, or one that no file states; None if there is
+    none.
+    """
     file = folder / f"{path}.yaml"
     if file.is_file():
         return stated(file, file.stat().st_mtime_ns)
@@ -190,7 +194,9 @@ def _model_of(config: Path | None) -> Node | None:
 
 
 def _server(name: str) -> Node | None:
-    """A server of a GPU by name, of several as one, and that of a model without a file."""
+    """A server of a GPU by its name, of several as one, and the server of a model that has no file
+    of its own.
+    """
     if name in files_of("gpu"):
         return {"defaults": [{"/gpu@gpu": name}, "/memory@_here_"]}
     gpus = gpus_of_server(name)

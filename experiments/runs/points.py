@@ -34,7 +34,9 @@ def differing(choices: Sequence[Mapping[str, str]]) -> list[str]:
 
 
 class Setting(NamedTuple):
-    """Points that differ in their seed alone, in order; `chosen` has the other axes."""
+    """Points that differ in their seed alone, in order of the command line; `chosen` has the other
+    axes.
+    """
 
     chosen: Mapping[str, str]
     points: Sequence[Point]

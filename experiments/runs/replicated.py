@@ -1,4 +1,6 @@
-"""A sweep over seeds as columns of text: means with intervals, and paired differences."""
+"""A sweep over seeds as columns of text: means with intervals, and differences on the same
+seeds.
+"""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
@@ -98,7 +100,9 @@ def _compared_axis(groups: Sequence[Setting]) -> str:
 
 
 def _free_axes(groups: Sequence[Setting], name: str) -> list[str]:
-    """The other axes that do not follow from this one, as a pool's blocks from its size."""
+    """The other axes, without those that follow from the value of this one, as a pool's blocks
+    follow from their size.
+    """
     return [key for key in groups[0].chosen if key != name and not _follows(groups, name, key)]
 
 

@@ -1,4 +1,6 @@
-"""Run folders: a run writes a folder with its config and results, whole or not at all."""
+"""Run folders: a run, simulated or on a GPU, writes a folder with its config and results, as a
+whole or not at all.
+"""
 
 import inspect
 import json
@@ -131,7 +133,9 @@ def _has(folder: Path, name: str, *, again: bool) -> bool:
 
 
 def _summary_of(folder: Path, name: str) -> dict[str, Any]:
-    """The summary of the run of this id; raises InputError if another run is there now."""
+    """The summary of the run of this id; raises InputError if another process has meanwhile put
+    its own run there.
+    """
     summary = complete(folder)
     if summary is None or summary[RUN].get(ID, name) != name:
         raise InputError(
@@ -143,7 +147,9 @@ def _summary_of(folder: Path, name: str) -> dict[str, Any]:
 
 
 def save(result: Result, folder: Path) -> None:
-    """Write the folder of a simulated run; refused for objects, and for another run's folder."""
+    """Write the folder of a run that was simulated already; refused for objects, and for another
+    run's folder.
+    """
     config = result.setup.config
     check_recordable(config)
     identity = identify(config)
@@ -250,7 +256,9 @@ def check_unchanged(folder: Path) -> None:
 def changed_since(
     folder: Path, config: RunConfig, part: tuple[float, float | None], end_s: float, shown: str
 ) -> Iterator[str]:
-    """A remark if a repeated simulation ends at another time than the folder's."""
+    """A remark if a simulation repeated to its end stops at another time than the folder's;
+    `shown`: the output.
+    """
     summary = complete(folder) if part[1] is None and config.window_s is None else None
     if summary and summary["simulated_s"] != end_s:
         yield (
@@ -260,12 +268,16 @@ def changed_since(
 
 
 def is_ours(name: str) -> bool:
-    """True if a file of this name belongs to a run, so that the next run there removes it."""
+    """True if a file of this name belongs to a run, so that the next run in the folder removes
+    it.
+    """
     return name in FILES or name.startswith(("memory_map.", "timeline."))
 
 
 def complete(folder: Path) -> dict[str, Any] | None:
-    """The summary in a folder whose run is complete, else None; every key must be there."""
+    """The summary in a folder whose run is complete, else None; a summary without a key is
+    incomplete.
+    """
     try:
         value = json.loads((folder / SUMMARY).read_text(encoding="utf-8"))
     except (FileNotFoundError, ValueError):

@@ -1,4 +1,6 @@
-"""A configuration's values with their meaning: of the models, or the YAML file's comments."""
+"""The values of a configuration, each with its meaning: from the models, or from the comment of its
+YAML file.
+"""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence

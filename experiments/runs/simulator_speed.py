@@ -28,7 +28,9 @@ SYSTEM = (  # a roofline that batches as many requests as the paper's system did
 
 
 class Speed(NamedTuple):
-    """Requests, or a cache's look-ups and evictions, in a loop's seconds; a process's memory."""
+    """Requests, or a cache's look-ups and evictions, in the seconds of the event loop; memory of a
+    whole process.
+    """
 
     operations: int
     seconds: float
@@ -86,7 +88,9 @@ def settings(num_requests: int, repeats: int) -> list[tuple[str, tuple[str, ...]
 def fastest(
     name: str, work: Callable[..., Speed], arguments: tuple[Any, ...], repeats: int
 ) -> Speed:
-    """The fastest of some repetitions, each in its own process; progress is on standard error."""
+    """The fastest of some repetitions, each in a separate process; progress is printed to standard
+    error.
+    """
     speeds: list[Speed] = []
     print(f"measuring {name}", file=sys.stderr, flush=True)
     with status_line(lambda: f"{name}, run {len(speeds) + 1} of {repeats}"):
@@ -105,7 +109,9 @@ def run_speed(overrides: Sequence[str], lengths: tuple[tuple[str, str], ...]) ->
 
 
 def cache_speed(num_blocks: int, num_prompts: int = 50_000) -> Speed:
-    """Replays prompts of 8 to 40 blocks, of 300 stories with ends of their own, by LRU."""
+    """Replays prompts of 8 to 40 blocks, each a prefix of one of 300 stories and a unique end, with
+    LRU eviction.
+    """
     prompts = [
         Prompt(contents, len(contents)) for contents in branching(num_prompts, 300, Random(0))
     ]

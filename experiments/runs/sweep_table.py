@@ -290,7 +290,9 @@ def _name_of(point: Point, names: Sequence[str]) -> str:
 
 
 def draw_sweep(path: Path, points: Sequence[Point], metrics: Sequence[str] = ()) -> bool:
-    """Draw a sweep over a number; False if no axis is one. metrics: see `sweep_charts`."""
+    """Draw the figure of a sweep over a number; returns False if no axis is a number. metrics: see
+    `sweep_charts`.
+    """
     names = axes(points)
     different = pd.DataFrame(
         [[point.values.get(name, "") for name in names] for point in points], columns=names

@@ -123,7 +123,9 @@ def _keep_others(folder: Path, temporary: Path, stale: Callable[[str], bool]) ->
 
 @contextmanager
 def temporary_place(path: Path, *, is_folder: bool) -> Iterator[Path]:
-    """A place beside `path`, of this process alone, empty at the end. is_folder: one is made."""
+    """A place beside `path`, of this process alone, which is empty at the end. is_folder: it is a
+    folder, made here.
+    """
     own = f"@{gethostname()}@{os.getpid()}@{secrets.token_hex(4)}{MARK}"
     temporary = path.with_name(f".{path.stem}{own}{path.suffix}")
     try:

@@ -374,7 +374,9 @@ def _check_class(group: str, name: str, folders: Sequence[Path]) -> None:
 
 
 def _as_class(name: str, names: Sequence[str]) -> str:
-    """The word for a class in a group that takes one, behind the names that may be meant."""
+    """The word for a class in a group that takes one, behind the options that an unknown
+    name might have meant.
+    """
     module, _, last = name.rpartition(".")
     written = f"; a class is written MODULE:CLASS, such as {module or 'my_module'}:{last}"
     return written if CUSTOM in names else ""

@@ -126,7 +126,9 @@ def _comments_of(path: Path) -> dict[str, str]:
 
 
 def _included_files(path: Path, values: Mapping[str, Any]) -> Iterator[Path]:
-    """The files of `/limits@_here_`, outside the groups, or of another option of the group."""
+    """The files of `/limits@_here_`, which stands outside the groups, or of another option of the
+    group.
+    """
     for included in values.get("defaults", ()):
         if isinstance(included, str) and included != "_self_":
             name = included.removeprefix("/").partition("@")[0]

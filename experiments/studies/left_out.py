@@ -64,7 +64,9 @@ HEAD = (
 
 
 def left_out_table(folders: Sequence[Path]) -> pd.DataFrame:
-    """A row for each profile that ships or is given, and each way that predicts it from others."""
+    """A row for each profile that ships or is in a folder, and each way that predicts it from the
+    others.
+    """
     shipped = list(profiles_at_hand(path=None, gpus=[gpu_named(ANY_SERVER)]))
     shards = [(profile.model.name, profile.profile["num_gpus"]) for profile in shipped]
     profiles = shipped + [profile for folder in folders for profile in imported(folder, shards)]
@@ -174,7 +176,9 @@ def _place(profile: Known, columns: Sequence[str]) -> Row:
 
 
 def error_rows(table: pd.DataFrame) -> Iterator[list[str]]:
-    """A line for each way, for its sources' makers, and for one GPU and several."""
+    """A line for each way, for the makers of the profiles that it starts from, and for one GPU and
+    several.
+    """
     makers = table["source_by"].replace({"measured": "ours", "": "a data sheet"})
     several = table["num_gpus"].gt(1).map({False: "one", True: "several"})
     for names, group in table.groupby([table["way"], makers, several]):

@@ -209,7 +209,9 @@ def _pool_of(server: Server) -> dict[str, Any]:
 
 
 def _margin_of(server: Server, memory_terms: Terms, longest_len: int) -> dict[str, Any]:
-    """The fields of a Fit on the pool and its error; null if the command gives the pool."""
+    """The fields of a Fit that set the pool beside the known error of its memory; null if the
+    command gives the pool.
+    """
     margin = margin_of(server, memory_terms)
     return {
         "spare_gib": margin and margin.spare_gib,
@@ -239,7 +241,9 @@ def _tokens_of(question: Question) -> int:
 
 
 def _memory_of(server: Server, memory_terms: Terms) -> dict[str, Any]:
-    """The fields of a Fit on how a GPU's memory is divided; null if the command gives the pool."""
+    """The fields of a Fit that say how the memory of a GPU is divided; null if the command gives
+    the pool.
+    """
     memory, seen = server.pool.memory, seen_gib(server.gpu, memory_terms)
     return {
         "gpu_memory_gib": seen.gib,

@@ -87,7 +87,9 @@ def _smaller_gib(limits: Limits, rmse_gib: float) -> float:
 
 
 def unlogged_parts(server: Server) -> tuple[str, ...]:
-    """The parts of a server's memory that no logged start-up has: their error is not known."""
+    """The parts of a server's memory that none of the logged start-ups has, to which their error
+    says nothing.
+    """
     parts = {
         "states of layers": server.model.states is not None,
         "a drafter": server.speculative is not None,
@@ -139,7 +141,9 @@ def _than_computed(more_gib: float) -> str:
 
 
 def _near(measured: Collection[tuple[int, int]], size: tuple[int, int]) -> tuple[int, int]:
-    """The start-up of this size, else with the next fewer sequences and the nearest tokens."""
+    """The start-up of this size; else that with the next fewer sequences, else the fewest, whose
+    tokens are nearest.
+    """
     if size in measured:
         return size
     num_seqs, tokens = size

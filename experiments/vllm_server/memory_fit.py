@@ -1,4 +1,6 @@
-"""The terms of a server's memory, fitted to logged start-ups; each shape's error without it."""
+"""The terms of a server's memory, fitted to logged start-ups, and how far each shape is from a fit
+without it.
+"""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace

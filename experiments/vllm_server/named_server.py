@@ -98,5 +98,7 @@ def started(
 
 
 def sized_server(command: Command, gpu: str) -> tuple[ModelSpec, Limits, float]:
-    """The model, limits and utilization of a command as served, whether or not it starts."""
+    """The model as it is served, the limits and the utilization of a command, whether or not it
+    starts.
+    """
     return limits_and_utilization(command, model_named(command.model).shape, gpu_named(gpu))

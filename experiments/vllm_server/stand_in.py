@@ -13,7 +13,9 @@ from testbed.vllm.start_refusals import CACHE_TYPE
 
 
 def with_stand_in(command: Command, model: str | None, folders: Sequence[Path] = ()) -> Command:
-    """The command with another model's shape; None: its own. Raises InputError (check_stand_in)."""
+    """The command with the shape of another model; None: with its own. Raises InputError as
+    check_stand_in does.
+    """
     if model is None:
         return command
     check_stand_in(command.model, command.values, model, folders)

@@ -100,7 +100,9 @@ def _start_up_lines(server: Server, choices: Mapping[str, str]) -> tuple[str, ..
 
 
 def _small_pool_lines(server: Server) -> list[str]:
-    """The line on blocks that do not hold the longest sequence, with which older releases start."""
+    """The line on given blocks that do not hold the longest sequence, which older releases of vLLM
+    start with.
+    """
     most = server.model.max_len
     longest = server.pages.longest(server.pool.num_blocks - 1, most)  # one block is null
     if BLOCKS not in server.values or longest == most:
@@ -113,7 +115,9 @@ def _small_pool_lines(server: Server) -> list[str]:
 
 
 class Served(NamedTuple):
-    """A server, its command with the overrides' values, and the keys that it has taken over."""
+    """A server, its command with the values of overrides, and the keys of those that it has taken
+    over.
+    """
 
     server: Server
     command: Command
@@ -134,7 +138,9 @@ def served(text: str, others: Sequence[str]) -> Served:
 
 
 def own_blocks(of: Served, others: Sequence[str]) -> int:
-    """Blocks of the pool that the server itself would compute; 0 if it would not start."""
+    """Blocks of the pool that the server would compute if nothing gave their number; 0 if it would
+    not start.
+    """
     try:
         return _starter(others)(of.command.without(BLOCKS)).pool.num_blocks
     except InputError:

@@ -216,7 +216,9 @@ def _check_scheduler(
 
 
 def _check_rule(make_rule: MakeRule, pools: list[PoolSpec]) -> ClauseBroken | None:
-    """The first clause that a preemption rule breaks, if sequences and groups lack slots."""
+    """The first clause that a preemption rule breaks, if single sequences and groups run out of
+    slots.
+    """
     with plug_in_errors("preemption", Part(make_rule).name):
         with_lengths(make_rule, {})(roofline())
     for make, pool in product(POLICIES, pools):

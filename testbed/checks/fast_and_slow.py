@@ -129,7 +129,9 @@ class Case:
 
 @dataclass(frozen=True)
 class Served:
-    """The traces of a run: records, counters, decisions by time, and whether it reads lengths."""
+    """The traces of a run: its records, what the policy counted, what was decided when, whether a
+    part reads lengths.
+    """
 
     recorder: Recorder
     counters: Mapping[str, float]
@@ -226,7 +228,9 @@ def described(request: Request) -> str:
 
 
 def disagreement(case: Case, requests: list[Request], prefix: int) -> ClauseBroken | None:
-    """The disagreement of a run with itself step by step, again, or with another future."""
+    """The disagreement of a run with one step by step, with the same again, or with one of another
+    future.
+    """
     fast = case.serve(requests, prefix)
     if parts := unequal(fast, case.serve(requests, prefix)):
         return ClauseBroken(9, f"the same requests served again differ in {', '.join(parts)}")
@@ -315,7 +319,9 @@ def registered(memory: Capabilities, num_tokens: int) -> int:
 def workload(
     memory: Capabilities, serves_several: bool, max_len: int, prefix: int, gap_ps: int
 ) -> Iterator[Request]:
-    """Requests of one sequence, groups and beams, some with a shared or registered beginning."""
+    """Requests of one sequence, groups and beams, some of which share a beginning or have the
+    registered prefix.
+    """
     random, arrival_ps = Random(0), 0
     for i in range(NUM_REQUESTS):
         arrival_ps += random.randint(0, gap_ps)

@@ -147,7 +147,9 @@ class WatchedRouter(Router):
 
 
 def check_router(make: MakeRouter, num_examples: int = 200) -> ClauseBroken | None:
-    """The clause that a router breaks, with the shortest such calls; None if it keeps all."""
+    """The clause that a router breaks, with the shortest calls that break it; None if it keeps
+    all.
+    """
     for world, calls in stories(make, num_examples):
         broken = broken_by(make, world, calls)
         if broken is not None:

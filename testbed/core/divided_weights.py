@@ -55,7 +55,9 @@ def _router_params(model: ModelSpec) -> int:
 
 
 def _copied_heads(model: ModelSpec, num_gpus: int) -> int:
-    """Weights of K and V that a shape counts once (Gemma-4's, which vLLM loads twice)."""
+    """Weights of K and V of which a shape counts one copy, or one for both (Gemma-4's, which vLLM
+    loads twice).
+    """
     if model.latent is not None:
         return 0
     in_window = model.window.num_layers if model.window else 0

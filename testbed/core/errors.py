@@ -71,7 +71,9 @@ class DoesNotFit(AnswerIsNo):
 
 
 class DoesNotStart(AnswerIsNo):
-    """The server would end at its start: vLLM refuses its limits or its memory."""
+    """A server of the command or configuration would end at its start: vLLM refuses its limits or
+    its memory.
+    """
 
 
 def check_least(least: int, **values: int) -> None:
@@ -89,7 +91,9 @@ def check_known(key: str, name: str, names: Collection[str]) -> None:
 
 
 class PlugInError(RuntimeError):
-    """A plug-in broke its contract; the message names it and its action."""
+    """A policy, scheduler, preemption rule or cost model broke its contract; the message names it
+    and its action.
+    """
 
 
 class OracleError(RuntimeError):

@@ -127,7 +127,9 @@ def text_of(config: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
 
 
 def uncounted_parts(path: Path, shape: ModelSpec) -> str:
-    """Parts that a config.json names beside its language model, without a weight of the shape."""
+    """Parts that a config.json names beside its language model, and no weight of the shape stands
+    for.
+    """
     if path.suffix == ".yaml":
         return ""
     config = json.loads(path.read_text(encoding="utf-8"))
@@ -303,7 +305,9 @@ def shape_of(name: str, fields: Fields, kind: str) -> ModelSpec:
 
 
 def _with_unlike_layers(shape: ModelSpec, fields: Fields, kind: str) -> ModelSpec:
-    """The shape with the order of its layers, if they differ, and its experts' routing, if any."""
+    """The shape with the order of its layers, if they differ, and the routing of its experts, if it
+    has any.
+    """
     if shape.experts is not None:
         shape = _routed(shape, fields, kind)
     if len(shape.groups) == 1 and not shape.chunks:
@@ -368,7 +372,9 @@ def _ffn_size(fields: Fields, kind: str) -> int:
 
 
 def _check_per_layer_parts(fields: Fields) -> None:
-    """Raise InputError for layers that share K and V, or embed alone (Gemma-4's E2B, E4B)."""
+    """Raise InputError for layers that share K and V, or have embeddings of their own (Gemma-4's
+    E2B and E4B).
+    """
     for key in ("num_kv_shared_layers", "hidden_size_per_layer_input", "use_double_wide_mlp"):
         if fields.get(key, 0):
             raise InputError(
@@ -397,7 +403,9 @@ def _check_embedding(fields: Fields, kind: str, hidden: int) -> None:
 
 
 def head_size(fields: Fields, kind: str, hidden: int, heads: int) -> int:
-    """The size of a query head; latent: without position, Gemma-4: of full attention."""
+    """The size of a query head; of a latent attention, its part without position, of Gemma-4 that
+    of full attention.
+    """
     if kind in types_with("latent"):
         return fields.whole("qk_nope_head_dim")
     if kind == "gemma4_text":

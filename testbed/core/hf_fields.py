@@ -130,7 +130,9 @@ class Fields:
         return InputError(key=f"{self.path}: {key}", value=value, problem=problem, remedy=remedy)
 
     def check_memory(self, also_read: Iterable[str] = ()) -> None:
-        """Raise InputError for a field that changes a model's memory and that nothing has read."""
+        """Raise InputError for a field that changes the memory of a model, and that nothing has
+        read.
+        """
         self._read.update(also_read)
         for key in types()["memory"]:
             if key not in self._read and self._values.get(key) not in (None, False, 0, [], {}):

@@ -112,7 +112,9 @@ FORMS: Mapping[str, Any] = {
 
 
 def quantization_of(fields: Fields) -> Mapping[str, Any]:
-    """The quantization_config, empty without one. Raises InputError for forms vLLM refuses."""
+    """The quantization_config, empty without one. Raises InputError for a value of a form that vLLM
+    does not take.
+    """
     config = fields.get(QUANTIZATION) or {}
     method = config.get("quant_method") if isinstance(config, Mapping) else None
     form = FORMS.get(str(method), _Values)

@@ -12,7 +12,9 @@ from testbed.core.units import Count, NumTokens, Positive, PositiveCount, Positi
 
 @dataclass(frozen=True, slots=True)
 class KvGroup:
-    """Layers with one form of cache, in bytes a token or sequence. window: None reads all."""
+    """Layers whose cache has one form, in bytes a token or a sequence. window: tokens that one
+    reads; None: all.
+    """
 
     name: str
     num_layers: int

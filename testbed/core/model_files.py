@@ -31,7 +31,9 @@ def _sees(name: str) -> bool:
 
 
 def shipped(name: str) -> dict[str, Any]:
-    """A model's file: `about`, the source of its numbers, and `shape`, a ModelSpec's fields."""
+    """A model's file: `about`, where its numbers come from, and `shape`, the fields of a
+    ModelSpec.
+    """
     if name not in model_names():
         raise InputError(
             key="model",

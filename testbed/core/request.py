@@ -53,7 +53,9 @@ class Incoming(NamedTuple):
 
 
 class Request(NamedTuple):
-    """One row of a trace: an Incoming, and output_len, the true one, which only engines see."""
+    """One row of a trace: an Incoming, and output_len, the true output tokens of each sequence;
+    only engines see it.
+    """
 
     request_id: int
     arrival_ps: int

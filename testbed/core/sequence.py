@@ -282,7 +282,9 @@ class Batch:
         self.extended += num_tokens
 
     def take_step(self) -> tuple[int, int]:
-        """Every member has one more slot, for the next step; `context`, `max_context_len` then."""
+        """Every member has one more slot, to which the next step writes; `context` and
+        `max_context_len` then.
+        """
         extended = self.extended = self.extended + 1
         context = self._slot_counts + extended * len(self.sequences)
         return context, extended - self._offsets[0][0] if self._offsets else 0
@@ -307,7 +309,9 @@ def passing_batch(seqs: Iterable[Sequence]) -> Batch:
 
 
 def batch_of(seq: Sequence) -> Batch:
-    """`passing_batch` of one sequence: a new batch has counted nothing, so counts stay."""
+    """`passing_batch` of one sequence: a new batch has counted nothing, so that its counts stay as
+    they are.
+    """
     batch, seq_id, num_slots = Batch(), seq.seq_id, seq.slots_offset
     batch.sequences[seq_id] = seq
     batch._slot_counts, batch._offsets = num_slots, [(-num_slots, seq_id)]
@@ -344,7 +348,9 @@ WAITING, PREFILLING, RUNNING, SWAPPED, FINISHED, CANCELLED = SequenceStatus
 
 
 class Item(NamedTuple):
-    """Prefill work that remains: `new` tokens of a sequence behind `num_stored` stored ones."""
+    """Prefill work that remains: `new` tokens of a sequence that follow `num_stored` stored
+    ones.
+    """
 
     seq: Sequence
     new: int
@@ -402,12 +408,16 @@ class SequenceGroup:
 
     @property
     def prefill_len(self) -> int:
-        """Tokens of each sequence that prefill must store, after recompute the generated too."""
+        """Tokens of each sequence that prefill must store; after recompute these include the
+        generated tokens.
+        """
         at_rest = self.request.prompt_len + self.generated_offset
         return at_rest if self.batch is None else at_rest + self.batch.steps
 
     def generate(self, num_tokens: int = 1) -> None:
-        """Count num_tokens more output tokens a sequence, of an iteration outside its batch."""
+        """Count num_tokens more output tokens for each sequence, from an iteration that was not a
+        step of its batch.
+        """
         assert self.batch is None, "the batch counts the tokens of a decoding group"
         self.generated_offset += num_tokens
 

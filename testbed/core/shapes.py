@@ -1,4 +1,6 @@
-"""The models that ship: a JSON file each, read by simulator, experiments and kernels."""
+"""The models that ship: one JSON file each, read by the simulator, the experiments and the
+kernels.
+"""
 
 from dataclasses import fields
 from functools import cache

@@ -1,4 +1,6 @@
-"""The values at the border of a memory policy: extents, copies, answers, usage, footprints."""
+"""The values that cross the border of a memory policy: extents, copies, answers, usage,
+footprints.
+"""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -460,7 +462,9 @@ def is_plain(value: object) -> bool:
 def copies_between(
     source: Iterable[Extent], target: Iterable[Extent], num_slots: int
 ) -> tuple[Copy, ...]:
-    """The copies that transfer the first num_slots slots of one table to another."""
+    """The copies that transfer the first num_slots slots of one table to another, for any extents
+    of both.
+    """
     copies: list[Copy] = []
     sources, targets = iter(source), iter(target)
     (src, left), (dst, space) = Extent(0, 0), Extent(0, 0)

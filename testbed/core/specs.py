@@ -228,7 +228,9 @@ class ModelSpec:
 
     @property
     def is_plain(self) -> bool:
-        """True if all layers are full attention and one dense network, of one type."""
+        """True if all layers are full attention and one dense network, with one type of weights and
+        cache.
+        """
         return all(getattr(self, name) is None for name in SPECIAL)
 
     @property
@@ -531,7 +533,9 @@ class ServerSpec:
         return tuple(name for name, tier in (self.tiers or {}).items() if tier.shared)
 
     def kv_pool_bytes(self, model: ModelSpec) -> int:
-        """Bytes for the KV cache of `model`, over all GPUs; negative if the weights do not fit."""
+        """Bytes for the KV cache of `model`, summed over the GPUs; negative if the weights do
+        not fit.
+        """
         if model.name in self.kv_memory_gib:
             return int(self.kv_memory_gib[model.name] * GIB)
         usable = self.memory_utilization * self.gpu.memory_bytes - self.workspace_gib * GIB

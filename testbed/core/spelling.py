@@ -8,12 +8,16 @@ MOST_BEGUN = 4
 
 
 def did_you_mean(name: str, choices: Iterable[str], most: int = 1) -> str:
-    """A question that ends a message, with the most alike of the names; empty without any."""
+    """A question that ends a message, with as many of the names that are like this one, or nothing
+    if none is.
+    """
     return question(near_names(name, choices, most))
 
 
 def near_names(name: str, choices: Iterable[str], most: int = 1) -> list[str]:
-    """The names like this one in any case: equal, else begun by it, else `most` of like letters."""
+    """The names that are like this one in any case: equal, else those that it begins, else
+    `most` of like letters.
+    """
     from difflib import get_close_matches  # which a word that is known does not need
 
     folded = {other.casefold(): other for other in choices}

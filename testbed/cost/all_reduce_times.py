@@ -1,4 +1,6 @@
-"""The time that tensor parallelism adds to a layer: all-reduces, measured or of a ring."""
+"""The time that tensor parallelism adds to a layer: all-reduces, measured or of a ring over the
+links.
+"""
 
 from collections.abc import Callable, Mapping
 from typing import Any

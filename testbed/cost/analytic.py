@@ -164,7 +164,9 @@ class AnalyticCost(IterationCost):
         return round((max(read_s, compute_s) + waiting_s) * PS)
 
     def _all_reduce_s(self, num_tokens: int) -> float:
-        """Two ring all-reduces a layer (Megatron-LM): a GPU sends 2 (n - 1) / n of activations."""
+        """Two ring all-reduces a layer (Megatron-LM): each GPU sends 2 (n - 1) / n of the
+        activations.
+        """
         if self._gpus == 1:
             return 0.0
         ring_share = 2 * (self._gpus - 1) / self._gpus
@@ -240,7 +242,9 @@ def _products_s(model: ModelSpec, gpu: GpuSpec) -> float:
 
 
 def pairs_of(new: int, num_stored: int, window: int | None) -> float:
-    """Pairs of query and key: `new` tokens see stored ones and those before; at most `window`."""
+    """Pairs of a query and a key: each of `new` tokens sees those stored, and those before it; at
+    most `window`.
+    """
     if window is None or num_stored + new <= window:
         return new * num_stored + new * (new + 1) / 2
     # Queries that see fewer tokens than the window has

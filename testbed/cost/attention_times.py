@@ -1,4 +1,6 @@
-"""Attention of an iteration: mixed batches if measured, else prefill and decodes added."""
+"""Attention of an iteration: mixed batches if the profile measured them, else prefill and
+decodes added.
+"""
 
 from bisect import bisect_right
 from collections.abc import Callable, Mapping
@@ -72,7 +74,9 @@ class Attention:
         return self._decodes(work, self._saved(work))
 
     def _saved(self, work: Work) -> int:
-        """Tokens whose reading the L2 cache saves: another sequence of the iteration reads them."""
+        """Tokens whose reading the L2 cache saves, because another sequence of the iteration reads
+        them too.
+        """
         repeated = work.decode_repeated
         return repeated - round(repeated * self._repeated_read) if repeated else 0
 
@@ -128,7 +132,9 @@ class DecodeTable:
 
 
 def of_kind(points: Rows, block_size: int, spread: str) -> Rows:
-    """The points of one block size and spread; those without these axes are of any."""
+    """The points of one block size and spread; those without these two axes are of equal lengths
+    and any block size.
+    """
     if points and len(points[0][0]) == 2:
         return points
     chosen = [((key[2], key[3]), ps) for key, ps in points if key[:2] == (block_size, spread)]
@@ -148,7 +154,9 @@ def _steps(end: int, x: int, stride: int) -> int:
 
 
 class PrefillTable:
-    """Prefill attention of all layers, by prompts measured at once or whole (PROFILE_FORMAT.md)."""
+    """Prefill attention of all layers, by prompts that were measured at once, or whole, as
+    PROFILE_FORMAT.md says.
+    """
 
     def __init__(self, points: Rows, num_layers: int) -> None:
         batches = curves(

@@ -129,7 +129,9 @@ def _check_source(fingerprint: Mapping[str, Any]) -> None:
 
 
 def measured(section: Mapping[str, Any]) -> list[Point]:
-    """The points of a section: the counts, and their times in microseconds, the median first."""
+    """The points of a section: the measured counts, and their times in microseconds, the median
+    first.
+    """
     width = len(section["axes"])
     return [(tuple(row[:width]), row[width:]) for row in section["points"]]
 
@@ -155,14 +157,18 @@ def derived_cost(
     attainable: PositiveShare | None = None,
     software: SoftwareTimes = OF_PROFILE,
 ) -> ProfileCost:
-    """Costs scaled to the server's GPU from a profile of `source`: `path`, or a shipped one."""
+    """Costs scaled to the server's GPU from a profile of `source`: `path`, or the shipped one of
+    model and num_gpus.
+    """
     profile = read_profile(path or f"{source.name}-{model.name}-tp{server.num_gpus}")
     carried = derive(profile, source, server.gpu, attainable)
     return ProfileCost(model, server, carried, choices, software)
 
 
 class Loads:
-    """Bytes of memory and FLOPs behind each point of a shard. byte_kv_bandwidth: Efficiencies'."""
+    """Bytes of memory and FLOPs behind each point of one GPU's shard. byte_kv_bandwidth: as in
+    Efficiencies.
+    """
 
     def __init__(self, model: ModelSpec, num_gpus: int, byte_kv_bandwidth: float = 1.0) -> None:
         check_plain(replace(model, kv_dtype_bytes=None), "a profile")

@@ -44,7 +44,9 @@ class Knots:
         return self.y[i] + self.slopes[i] * (x - self.x[i])
 
     def piece(self, x: int) -> tuple[int, int, int]:
-        """The value at x >= 0, the slope there, and the first count of the next piece."""
+        """The value at x >= 0, the slope there, and the first count that belongs to the next
+        piece.
+        """
         i = bisect_right(self._starts, x) - 1
         slope = self.slopes[i]
         return self.y[i] + slope * (x - self.x[i]), slope, self._ends[i]
@@ -96,7 +98,9 @@ def surface(
 
 
 def bracket(counts: Sequence[int], x: int) -> tuple[int, int]:
-    """The two of these sorted counts around x; beyond an end the nearest two, or one twice."""
+    """The two of these sorted counts around x; beyond an end the two next to it, and twice the same
+    if it is alone.
+    """
     i = min(max(1, bisect_right(counts, x)), len(counts) - 1)
     return counts[max(0, i - 1)], counts[i]
 
@@ -107,7 +111,9 @@ def blend(low: int, high: int, x: int, y_low: int, y_high: int) -> int:
 
 
 class UnequalLengths:
-    """A cost is t(mean) + share * (t(longest) - t(mean)), t of equal lengths, by bins."""
+    """A cost is t(mean) + share * (t(longest) - t(mean)), t that of equal lengths; bins are as in
+    PROFILE_FORMAT.md.
+    """
 
     def __init__(self, section: Mapping[str, Any]) -> None:
         self._shares = {tuple(row[:5]): float(row[5]) for row in section["points"]}
@@ -140,7 +146,9 @@ class UnequalLengths:
         )
 
     def steps(self, work: Work) -> int:
-        """For how many decode iterations in a row, this one first, no bin changes."""
+        """For how many decode iterations in a row, the first of which is this one, no bin
+        changes.
+        """
         num_seqs, context, longest = work[:3]
         percents, longests = self._edges[3], self._edges[4]
         steps = UNBOUNDED

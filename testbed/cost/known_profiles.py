@@ -29,7 +29,9 @@ class Known(NamedTuple):
 
     @property
     def is_whole(self) -> bool:
-        """True if it was measured on whole iterations of a system, not by kernel."""
+        """True if it was measured on whole iterations of a system, whose sections are no kernels'
+        alone.
+        """
         return SYSTEM in self.profile["fingerprint"]
 
     def is_of(self, model: ModelSpec, num_gpus: int) -> bool:
@@ -37,7 +39,9 @@ class Known(NamedTuple):
 
 
 def profiles_at_hand(path: str | Path | None, gpus: Iterable[GpuSpec]) -> Iterator[Known]:
-    """The profiles of a file or folder, then those that ship, with a data sheet of their GPU."""
+    """The profiles of a file or of a folder, then those that ship; one whose GPU has no data sheet
+    is left out.
+    """
     user_files: list[str | Path] = []
     if path is not None:
         user_files = [*sorted(Path(path).glob("*.json"))] if Path(path).is_dir() else [path]

@@ -17,7 +17,9 @@ Prefills = Callable[[Prefill], int]
 
 
 class KvGroups:
-    """Attention of a model whose KV groups differ; an absent section is named when needed."""
+    """All layers' attention of a model whose KV groups differ; a section that is not there is named
+    when needed.
+    """
 
     def __init__(self, profile: Mapping[str, Any], choices: Choices, model: ModelSpec) -> None:
         layers = {group.name: group.num_layers for group in model.groups}
@@ -97,7 +99,9 @@ class WindowTable:
         self._beyond = Knots((n, median_high(ps)) for n, ps in beyond.items()) if beyond else None
 
     def span(self, work: Work) -> Affine:
-        """Iterations in which the shorter sequences read one token more each, to the next knot."""
+        """Iterations in a row in which the shorter sequences read one token more each time, up to
+        the next knot.
+        """
         if not work.windows:
             raise InputError(
                 key="work.windows",

@@ -1,4 +1,6 @@
-"""All that goes by an iteration's token counts: products, norms, writes, all-reduces."""
+"""Everything of an iteration that depends on token counts only: matrix products, norms, cache
+write, all-reduces.
+"""
 
 from bisect import bisect_left
 from collections.abc import Callable, Mapping
@@ -107,7 +109,9 @@ def _experts(profile: Mapping[str, Any], model: ModelSpec, distribution: str) ->
 
 
 def _launched(profile: Mapping[str, Any], section: str, kind: tuple[str, ...]) -> Curve:
-    """Linear between counts, level beyond; it may fall, so no span is read off it."""
+    """Linear between measured counts, level beyond both ends; it may fall, so no span of iterations
+    is read off it.
+    """
     points = rows(profile, section) if section in profile["sections"] else []
     measured = {key[-1]: ps for key, ps in sorted(points) if key[:-1] == kind}
     return level_beyond(measured) if measured else _nothing

@@ -27,7 +27,9 @@ KERNEL = "kernel"
 
 
 class LinkTimes:
-    """Picoseconds of a transfer, linear in extents, bytes and block size; level below."""
+    """Picoseconds of a transfer, linear in extents, their bytes and the block size; level below the
+    smallest points.
+    """
 
     def __init__(self, points: Rows) -> None:
         measured = dict[tuple[str, str], list[tuple[tuple[int, int, int], int]]]()
@@ -43,7 +45,9 @@ class LinkTimes:
     def __call__(
         self, method: str, way: str, num_extents: int, num_bytes: int, block_bytes: int
     ) -> int:
-        """Time of num_bytes in num_extents extents, of blocks of block_bytes (other methods: 0)."""
+        """Time of num_bytes in num_extents extents, gathered from blocks of block_bytes (other
+        methods: 0).
+        """
         if not self.has(method, way):
             measured = ", ".join(" ".join(kind) for kind in self._times)
             raise InputError(
@@ -103,7 +107,9 @@ def measured_link(model: ModelSpec, server: ServerSpec) -> MeasuredLink:
 
 
 def read_transfers(gpu: GpuSpec) -> Mapping[str, Any]:
-    """The file that a GPU names, a path or one that ships; InputError if of another GPU."""
+    """The file that a GPU names, by path or by the name of one that ships; InputError if it is of
+    another GPU.
+    """
     name = str(gpu.transfers)
     kind = "file of `testbed gpu measure transfers`"
     file, content = measured_file(name, HARDWARE, f"server.gpu.transfers={name}", kind)

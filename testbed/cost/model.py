@@ -38,7 +38,9 @@ class Moved(NamedTuple):
 
 
 def counted(moves: Iterable[Move]) -> tuple[Moved, ...]:
-    """Moves by tiers and length, in order; a copy behind the last one's slots begins no run."""
+    """Moves by tiers and length, in order. A copy whose slots below the device follow the last
+    copy's begins no run.
+    """
     counts: dict[tuple[str, str, int], tuple[int, int]] = {}
     for source, target, copies in moves:
         end = -1
@@ -201,7 +203,9 @@ class Launch(NamedTuple):
 
 
 def are_durations(durations: Any) -> bool:
-    """True if an answer is an Affine of plain whole numbers, and every iteration takes time."""
+    """True if a plug-in's answer is an Affine of plain whole numbers, and every iteration takes
+    some time.
+    """
     if type(durations) is not Affine:
         return False
     first_ps, growth_ps, steps = durations
@@ -214,7 +218,9 @@ def are_durations(durations: Any) -> bool:
 
 
 def wrong_durations(cost: "CostModel", durations: Any) -> PlugInError:
-    """The error of an answer that `are_durations` refuses: whole picoseconds, above 0."""
+    """The error of an answer that `are_durations` refuses: time is whole picoseconds, and every
+    iteration takes some.
+    """
     name = type(cost).__name__
     kind: Any = Affine  # as above
     if type(durations) is not kind:

@@ -1,4 +1,6 @@
-"""Costs measured on a GPU: a profile of `testbed gpu calibrate` or `import profile`."""
+"""Costs measured on a GPU, as in a profile: the JSON that `testbed gpu calibrate` and
+`testbed import profile` write.
+"""
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields, replace
@@ -162,7 +164,9 @@ class ProfileCost(IterationCost):
         return self._tiers(moves)
 
     def _with_swaps(self, computing_ps: int, moved: tuple[Moved, ...]) -> int:
-        """Swaps both ways share a stream; fused, adjacent blocks are one copy, few are pending."""
+        """Swaps both ways share a stream; fused, a run of adjacent blocks is one copy, and few are
+        ever pending.
+        """
         swaps = swapped(moved)
         moving_ps = {way: self.swap_ps(way, moves) for way, moves in swaps.items()}
         if self._choices.swap_waits == "all in":

@@ -1,4 +1,6 @@
-"""A profile's file, its sections of measured points (PROFILE_FORMAT.md), and their use."""
+"""A profile's file and its sections of measured points (see PROFILE_FORMAT.md), and which of them
+are used.
+"""
 
 import json
 import math
@@ -70,7 +72,9 @@ INNER_LIST = re.compile(r"\[\s+([^\[\]{}]*?)\s+\]")
 
 
 def check_profile(profile: Mapping[str, Any], where: str | Path) -> None:
-    """Raise InputError for a profile's first defect by PROFILE_FORMAT.md; `where` names it."""
+    """Raise InputError for the first defect of a profile by PROFILE_FORMAT.md; `where` names the
+    profile.
+    """
     read(ModelSpec, profile.get("model"), f"{where}, model")
     if profile.get("gpu") is not None:
         read(GpuSpec, profile["gpu"], f"{where}, gpu")
@@ -148,7 +152,9 @@ def _is_axis_value(value: Any) -> bool:
 
 
 def _check_value(section: str, value: Any, point: str) -> None:
-    """Raise InputError unless times are finite and at least 0, shares from 0 to 1."""
+    """Raise InputError unless a time is finite and at least 0, a difference of times finite, and a
+    share from 0 to 1.
+    """
     if section in DIFFERENCES:
         least, most, allowed = -math.inf, math.inf, "that is finite"
     elif section == SHARE:
@@ -174,7 +180,9 @@ def read_profile(path: str | Path) -> dict[str, Any]:
 def measured_file(
     name: str | Path, shipped: Path, culprit: str, kind: str
 ) -> tuple[Path, dict[str, Any]]:
-    """Path and content of a file, or of one that ships by name; the rest is for messages."""
+    """Path and content of a file by path, or by the name of one that ships; `culprit` and `kind`
+    are for messages.
+    """
     file = next((path for path in (Path(name), shipped / f"{name}.json") if path.is_file()), None)
     if file is None:
         names = ", ".join(sorted(path.stem for path in shipped.glob("*.json")))
@@ -220,7 +228,9 @@ def rows(profile: Mapping[str, Any], section: str) -> Rows:
 def table(
     profile: Mapping[str, Any], section: str, make: Callable[[Rows], T]
 ) -> T | Callable[..., Any]:
-    """The table of a section; without one, a stand-in that raises InputError when used."""
+    """The table of a section; of one that is not there, a stand-in that raises InputError when it
+    is used.
+    """
     if section in profile["sections"]:
         return make(rows(profile, section))
     return lambda *requested: rows(profile, section)

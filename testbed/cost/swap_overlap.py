@@ -26,7 +26,9 @@ def with_swaps(computing_ps: int, moving_ps: int, num_copies: int, num_layers: i
 
 
 def swapped(moves: Iterable[Moved]) -> dict[str, list[Moved]]:
-    """The moves from the device to the host ("out") and back ("in"), without other tiers'."""
+    """The moves from the device to the host ("out") and back ("in"), without those of other
+    tiers.
+    """
     swaps = [move for move in moves if {move.source, move.target} == {DEVICE, HOST}]
     return {
         "out": [move for move in swaps if move.source == DEVICE],

@@ -1,4 +1,6 @@
-"""Times of data across memory or a link: block copies, swaps, transfers of tiers."""
+"""Times of data that crosses memory or a link: block copies, swaps by themselves, transfers of
+tiers.
+"""
 
 from collections.abc import Callable, Iterable
 from itertools import chain
@@ -15,7 +17,9 @@ from testbed.cost.swap_overlap import with_swaps
 
 
 def by_size(points: Iterable[tuple[tuple[Any, ...], int]]) -> Callable[[int, int], int]:
-    """Times by block size and blocks, blended; a longer extent is blocks of the largest size."""
+    """Times by block size and blocks, blended between sizes; a longer extent counts as blocks of
+    the largest size.
+    """
     times = curves((size, count, ps) for (size, count), ps in points)
     sizes = list(times)
 
@@ -95,7 +99,9 @@ class TierLinks:
         )
 
     def behind(self, computing_ps: int, moves: tuple[Moved, ...], num_layers: int) -> int:
-        """Time of an iteration that computes for computing_ps and hides moves as it does swaps."""
+        """Time of an iteration that computes for computing_ps and hides these moves behind it, as
+        it does swaps.
+        """
         num_copies = sum(
             move.num_transfers for move in moves if HOST not in (move.source, move.target)
         )

@@ -67,7 +67,9 @@ class Poisson(ArrivalProcess):
 
 
 class Gamma(Poisson):
-    """Gaps from a gamma distribution; burstiness: their squared coefficient of variation."""
+    """Gaps from a gamma distribution; burstiness is their squared coefficient of variation (1:
+    Poisson).
+    """
 
     def __init__(
         self, rate: RequestsPerSecond, duration_s: PositiveSeconds, burstiness: Positive
@@ -78,7 +80,9 @@ class Gamma(Poisson):
 
 
 class Slotted(ArrivalProcess):
-    """The artifact's recipe: a Poisson count for every 10 ms, all arriving at their start."""
+    """The artifact's recipe: a Poisson count for every slot of 10 ms, all of it arriving at the
+    slot's start.
+    """
 
     def __init__(
         self, rate: RequestsPerSecond, duration_s: PositiveSeconds, slot_s: PositiveSeconds = 0.01
@@ -144,7 +148,9 @@ class Replay(ArrivalProcess):
 
 
 class AnswerDrivenWorkload(Workload):
-    """Rows that go out as answers come: arrival_ps is the earliest time, 0 for answers alone."""
+    """Rows that go out as answers come: arrival_ps is the earliest time of each, 0 if answers
+    alone decide.
+    """
 
     __slots__ = ()
 
@@ -246,7 +252,9 @@ class Concurrency(AnswerDriven):
 
 
 class Sessions(AnswerDriven):
-    """A closed loop: a session's next request follows its think time after the last answer."""
+    """A closed loop: a session's next request goes out its think time (max_think_s at most) after
+    the last answer.
+    """
 
     def __init__(
         self,
@@ -263,7 +271,9 @@ class Sessions(AnswerDriven):
         self.max_think_s = max_think_s
 
     def workload(self, rows: Rows, num_seqs: int, beam: bool, seed: int) -> SessionWorkload:
-        """The rows of a whole trace that says which wait for others, or each one's session."""
+        """The rows of a whole trace that says which of them wait for others, or to which session
+        each belongs.
+        """
         turns = rows.turns if rows.turns is not None else turns_in_order(rows)
         if turns is None:
             raise InputError(
@@ -286,7 +296,9 @@ class Sessions(AnswerDriven):
 
 
 def turns_in_order(rows: Rows) -> Turns | None:
-    """Each row after the one before in its session, and its think time; None without sessions."""
+    """Each row after the one before it in its session, and its think time; None without
+    sessions.
+    """
     if rows.session is None:
         return None
     number_of: dict[int, int] = {}
@@ -332,7 +344,9 @@ def renewal_times(rng: np.random.Generator, shape: float, rate: float, duration_
 
 
 def likely_order(turns: Turns, at_once: int, gap_s: float) -> Column:
-    """The rows in order of sending if answers last as recorded, as Belady's order sees them."""
+    """The rows in the order of sending if answers take as long as recorded, which Belady's order
+    sees beforehand.
+    """
     sent_s = np.zeros(len(turns))
     ends_s = np.zeros(turns.num_sessions)
     for row, before in enumerate(turns.after):

@@ -1,4 +1,6 @@
-"""Assertions on plug-ins: always in constant time a span, longer ones now and then."""
+"""Assertions of the engine on plug-ins: always in constant time a span, and now and then what takes
+longer.
+"""
 
 from collections.abc import Iterable
 from collections.abc import Sequence as Seq
@@ -75,7 +77,9 @@ def check_tables(state: SchedulerState, used: Usage) -> None:
 
 
 def wrong_promise(scheduler: Scheduler, plan: Plan) -> PlugInError:
-    """A plan promises a whole number of steps; another object would see when outputs end."""
+    """A plan promises a whole number of steps; an object of another class would see when the next
+    output ends.
+    """
     if type(plan.wake_ps) is not int:
         return wrong_answer(
             scheduler, plan.wake_ps, "wake_ps is a whole number, of the type int itself"
@@ -170,7 +174,9 @@ def check_accounts(used: Seq[NDArray[Any]], accounts: Seq[Usage], policy: str) -
 
 
 def check_measures(sums: NDArray[Any], policy: str) -> None:
-    """No kind of memory is negative in any span; a row of `sums` for each of Measures."""
+    """No kind of memory is negative, in any span; a row of `sums` for each of Measures. `policy` is
+    whose they are.
+    """
     if (sums < 0).any():
         span = int((sums < 0).any(axis=0).argmax())
         raise PlugInError(

@@ -1,4 +1,6 @@
-"""The ways in which requests leave an engine: answered, rejected, cancelled, handed back."""
+"""The ways in which requests leave an engine: answered, rejected, cancelled, or handed back
+unanswered.
+"""
 
 from collections.abc import Iterable
 
@@ -39,7 +41,9 @@ class Departures:
         self._recorder = recorder
 
     def finish(self, group: SequenceGroup, now_ps: int) -> None:
-        """The scheduler has finished the group: answered here, or by an engine that takes over."""
+        """The scheduler has finished the group: its request is answered, by this engine or by one
+        that takes it over.
+        """
         request = self._outputs.removed(group.request_id)
         if self.hooks is not None and self.hooks.takes(group):
             self._recorder.moved_on(request, now_ps)

@@ -192,7 +192,9 @@ class Engine:
         self.replan()
 
     def replan(self) -> None:
-        """Drops a promise, because the next plan sees another state, at the next boundary."""
+        """Drops a promise, because the next plan sees another state: a plan is made at the next
+        boundary.
+        """
         self._wake_if_idle()
         for flight in self._in_flight:
             self._cut(flight)
@@ -516,7 +518,9 @@ class Engine:
         self._snapshots.after_sleep(now_ps)
 
     def _move(self, plan: Plan) -> None:
-        """The plan has begun transfers or preempted; it computes nothing and takes no time."""
+        """The plan has begun transfers, or preempted groups; it computes nothing and takes no
+        time.
+        """
         self.recorder.moved(plan)
         self.executor.move(plan)
         self.meter.open(plan, self.scheduler.state.policy.usage())

@@ -1,4 +1,6 @@
-"""Many gaps between tokens as a few runs that grow evenly, with their order statistics."""
+"""Many gaps between tokens as a few runs of gaps that grow evenly; their order statistics without
+a list of all gaps.
+"""
 
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple

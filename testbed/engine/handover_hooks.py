@@ -1,4 +1,6 @@
-"""Callbacks of an engine that prefills for others, or decodes what they prefilled."""
+"""Callbacks of an engine that works for others: it prefills for them, or decodes what they have
+prefilled.
+"""
 
 from testbed.core.request import Request
 from testbed.core.sequence import SequenceGroup

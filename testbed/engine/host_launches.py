@@ -1,4 +1,6 @@
-"""Ends of iterations that a host launches one by one, and a GPU computes in that order."""
+"""Ends of iterations that a host launches one after the other, for a GPU that computes them in
+that order.
+"""
 
 from testbed.cost.model import CostModel, Launch, Work
 from testbed.sched.plan import Plan
@@ -12,7 +14,9 @@ class HostLaunches:
         self._seen = set[int]()  # numbers of tokens
 
     def launch(self, launch: Launch, planned_ps: int, num_tokens: int) -> int:
-        """Launch an iteration once planned and the one before is launched; its end (ps)."""
+        """Launch an iteration when it is planned and the one before is launched; when the host has
+        launched it (ps).
+        """
         self.launched_ps = max(planned_ps, self.launched_ps) + launch.whole_ps
         if launch.unseen_ps and num_tokens not in self._seen:
             self._seen.add(num_tokens)

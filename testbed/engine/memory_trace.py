@@ -1,4 +1,6 @@
-"""States of the pool over time, as frames to draw: looked at whenever the clock moves."""
+"""States of the pool over time: a run whose policy is looked at whenever its clock moves on, as
+frames to draw.
+"""
 
 from collections.abc import Callable, Iterable
 from collections.abc import Sequence as Row
@@ -20,7 +22,9 @@ BLOCK_SIZE = 16  # in which a pool is shown whose policy knows no blocks
 
 
 class Held(NamedTuple):
-    """The slots of a sequence's tokens from `first` on: the device's, then the host's."""
+    """The slots of a sequence's tokens from `first` on: on the device, then on the host while it is
+    swapped out.
+    """
 
     request_id: int
     num_tokens: int
@@ -30,7 +34,9 @@ class Held(NamedTuple):
 
 
 class PoolState(NamedTuple):
-    """Slots of sequences, and of no table: on the device, then in each tier with prefixes."""
+    """Slots that the sequences hold, and those of no table: on the device, then in each tier that
+    stores prefixes.
+    """
 
     held: dict[int, Held]
     pools: tuple[NonSequenceSlots, ...]
@@ -269,7 +275,9 @@ def trace_run(
 
 
 def sizes_of(layout: Layout | None) -> tuple[int, int]:
-    """The slots and tokens of a block; BLOCK_SIZE if the tables have no regular form."""
+    """The slots and the tokens of a block; BLOCK_SIZE if the policy's tables have no regular
+    form.
+    """
     if layout is None:
         return BLOCK_SIZE, BLOCK_SIZE
     if isinstance(layout, PageLayout):

@@ -25,7 +25,9 @@ class Meter(ABC):
 
     @abstractmethod
     def open(self, plan: Plan, used: Usage) -> None:
-        """Measure the pool at this plan's first iteration; `used` is the policy's own account."""
+        """Measure the pool as the first iteration of this plan sees it; `used` is the policy's own
+        account of it.
+        """
 
     @abstractmethod
     def close(
@@ -81,7 +83,9 @@ class Meter(ABC):
         return sum(length for _, length in pieces)
 
     def copies(self, group: SequenceGroup) -> int:
-        """Slots that a group's prompt would take on top if each sequence had one already."""
+        """Slots that the prompt of a group would take on top if each of its sequences had one
+        already.
+        """
         unforked = len(group.sequences) - len(group.resident)
         first = group.sequences[0]
         return (

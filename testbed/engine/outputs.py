@@ -1,4 +1,6 @@
-"""The outputs to come: lengths and surviving beams. The future, known to the engine alone."""
+"""The outputs to come: how long every output is, and which beams survive. The future, known to the
+engine alone.
+"""
 
 import heapq
 from collections.abc import Mapping
@@ -58,7 +60,9 @@ class Outputs:
         return self.requests.pop(request_id)
 
     def steps_to_end(self) -> int:
-        """Steps until the next group of the batch, which is not empty, has its whole output."""
+        """Steps after which the next group of the batch has its whole output. The batch is not
+        empty.
+        """
         ends, end_step = self._ends, self._end_step
         while end_step.get(ends[0][1]) != ends[0][0]:
             heapq.heappop(ends)

@@ -1,4 +1,6 @@
-"""A run's records: requests and iteration spans as rows and columns, and exact totals."""
+"""The records of a run: requests and iteration spans as rows, exact totals, and columns in seconds
+of them.
+"""
 
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
@@ -260,7 +262,9 @@ class Recorder:
             self.settle()
 
     def moved(self, plan: Plan) -> None:
-        """A plan begins: count its copies and preempted groups, but for those that have left."""
+        """A plan begins: count its copies and the groups that it has preempted, but for groups
+        that have left since.
+        """
         for group in plan.preempted:
             self.totals.swaps += group.status is SWAPPED
             self.totals.recomputes += group.status is WAITING
@@ -386,7 +390,9 @@ def with_identity(table: Columns, rows: Rows) -> Columns:
 
 
 def span_columns(recorder: Recorder) -> Columns:
-    """One row a span of identical iterations, by time; slots are means over its iterations."""
+    """One row a span of identical iterations, in order of time; slots are means over its
+    iterations.
+    """
     return in_seconds(recorder.spans.columns())
 
 
@@ -396,7 +402,9 @@ def span_columns_in_parts(recorder: Recorder) -> Iterator[Columns]:
 
 
 def in_seconds(columns: Mapping[str, NDArray[Any]]) -> Columns:
-    """Columns in _ps become columns in _s; what has not happened becomes missing."""
+    """Columns that end in _ps become columns that end in _s; what has not happened becomes
+    missing.
+    """
     table = {}
     for name, column in columns.items():
         if name.endswith("_ps"):

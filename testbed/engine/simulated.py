@@ -190,7 +190,9 @@ class SimulatedExecutor(Executor):
         self.links.begin(self._begin_transfers(plan))
 
     def _begin_transfers(self, plan: Plan) -> tuple[Transfer, ...]:
-        """Begin the background transfers; returns those that wait for this iteration's moves."""
+        """Begin the transfers in the background; returns those that wait for the moves of this
+        iteration.
+        """
         if self._pool:
             audit.check_moves(self._policy, plan.ops, self._pool)
         transfers = tuple([transfer for ops in plan.ops for transfer in ops.background])

@@ -1,4 +1,6 @@
-"""The times of a run's kept totals: the first iteration boundary at or after each request."""
+"""The times at which totals of a run are kept: at the first iteration boundary at or after each
+requested time.
+"""
 
 from collections.abc import Iterable
 

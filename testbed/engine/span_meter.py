@@ -1,4 +1,6 @@
-"""The meter of whole spans: never-used slots in closed form, by the steps that begin them."""
+"""The meter of whole spans: never-used slots are counted in closed form, by the steps at which they
+begin.
+"""
 
 import heapq
 from itertools import count
@@ -28,7 +30,9 @@ SLOTS_OFFSET = attrgetter("slots_offset")
 
 
 class Tracked:
-    """Never-used slots of a resident group: `active` by now, (from_len, slots) to come."""
+    """Never-used slots of a resident group, `alive` until it leaves: `active` by now, (from_len,
+    slots) to come.
+    """
 
     __slots__ = ("active", "alive", "later")
 
@@ -153,7 +157,9 @@ class SpanMeter(Meter):
         self._offsets = [*map(SLOTS_OFFSET, batch.sequences.values())]
 
     def close_decodes(self, flight: Flight, grown: Grant) -> SpanAccount:
-        """`close` for a fused plan that only decodes; forgets its groups that have ended."""
+        """`close` for a plan of the fused path that only decodes; forgets those of its groups that
+        have ended.
+        """
         usage, steps, started, growth = flight.usage, flight.steps, NO_GROWTH, None
         starts, end, growing = self._starts, self.state.batch.steps, flight.growing
         shared: tuple[SharedSlots, ...] = ()
@@ -197,12 +203,16 @@ class SpanMeter(Meter):
         return flight.work.num_requests, usage, internal, 0, None, shared
 
     def max_steps(self, used: Usage) -> int:
-        """While slots are shared it must know which step takes some: only whole blocks say so."""
+        """While slots are shared it must know when each step takes some, which only whole blocks
+        give.
+        """
         saved = used.saved + self._copies
         return UNBOUNDED if not saved or self._round else 1
 
     def _block_size(self) -> int:
-        """The size of the blocks in which the members grow; 0 if they do not grow in blocks."""
+        """The size of the blocks in which the batch's members grow; 0 if they do not grow in
+        blocks.
+        """
         footprint = self.memory.footprint(next(iter(self.state.batch)))
         return footprint.size if isinstance(footprint, Granular) else 0
 
@@ -310,7 +320,9 @@ class SpanMeter(Meter):
             )
 
     def _counted_again(self, group: SequenceGroup) -> int:
-        """Never-used slots counted for each of the sequences that share them, but the first."""
+        """Never-used slots that are counted for each of the sequences that share them, but for the
+        first.
+        """
         tracked = self._tracked.get(group.request_id)
         return tracked.active - self.unused(group) if tracked is not None and tracked.active else 0
 
@@ -322,7 +334,9 @@ class SpanMeter(Meter):
             self._internal -= tracked.active
 
     def _start(self, end: int, steps: int) -> Growth:
-        """Slots that begin to count in the `steps` steps before batch step `end`, by step."""
+        """Slots that begin to count in the `steps` steps before batch step `end`, by step of the
+        span.
+        """
         starts, begin = self._starts, end - steps
         total = slot_steps = slot_steps_squared = 0
         while starts and starts[0][0] < end:

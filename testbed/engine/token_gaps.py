@@ -76,7 +76,9 @@ class TokenClock:
         self._members[request_id] = self.num_steps, now_ps
 
     def verified(self, request_id: int, num_tokens: int, now_ps: int) -> None:
-        """A member has num_tokens tokens at once, of an iteration with drafts, without a step."""
+        """A member has num_tokens tokens at once, of an iteration with drafts, in which the batch
+        takes no step.
+        """
         if request_id not in self._members:  # it was cancelled meanwhile
             return
         _, last_ps = self._members[request_id]
@@ -154,7 +156,9 @@ class DecodeSpans(NamedTuple):
     end_ps: Counts
 
     def longest_ps(self) -> Counts:
-        """The longest gap within each span of a request that takes all steps; 0 for one step."""
+        """The longest gap within each span of a request that takes all its steps; 0 if it has
+        one step.
+        """
         return np.where(self.num > 1, self.first_ps + self.growth_ps * (self.num - 1), 0)
 
     def runs(self, members: NDArray[np.int32]) -> GapRuns:

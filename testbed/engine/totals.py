@@ -1,4 +1,6 @@
-"""Exact sums over iterations and over time, from which averages come; of a span at once."""
+"""Exact sums over iterations and over time, from which every average comes; those of a span in
+closed form.
+"""
 
 from collections import Counter
 from collections.abc import Iterable
@@ -106,7 +108,9 @@ class SpanMemory(NamedTuple):
     shared: tuple[SharedSlots, ...] = ()
 
     def lasting(self, duration_ps: int) -> "SpanMemory":
-        """These totals with the duration of their one iteration, not known when measured."""
+        """These totals with the duration of their one iteration, which was not known when it was
+        measured.
+        """
         shared = [SharedSlots(held, saved, saved * duration_ps) for held, saved, _ in self.shared]
         return self._replace(shared=tuple(shared))
 

@@ -52,7 +52,9 @@ class SharedTiers:
             sharer.leave_tiers()
 
     def check(self) -> None:
-        """Raise PlugInError if a tier's block is lost, or in a transfer that no engine has."""
+        """Raise PlugInError if a block of a tier is lost, or is read or written by a transfer
+        that no engine has.
+        """
         for name, tier in self.memories.items():
             reads, writes = Counter[int](), Counter[int]()
             for sharer in self._engines.values():

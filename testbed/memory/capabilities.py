@@ -111,7 +111,9 @@ class Capabilities:
 
     @property
     def measures_spans(self) -> bool:
-        """True if its memory is measured over many steps at once: it predicts, and tokens stay."""
+        """True if its memory can be measured over many steps at once: it predicts, and every stored
+        token stays.
+        """
         return self.predicts is not None and self.drops_tokens is None
 
     @property
@@ -241,7 +243,9 @@ METHODS: Mapping[type, tuple[str, ...]] = {
 
 
 def capabilities_of(policy: MemoryPolicy) -> Capabilities:
-    """The capabilities of a policy. InputError for a part of one, or one that lacks another."""
+    """The capabilities of a policy. InputError if it has a part of a capability only, or one
+    that needs another.
+    """
     missing = {
         protocol: [name for name in methods if not callable(getattr(policy, name, None))]
         for protocol, methods in METHODS.items()

@@ -33,7 +33,9 @@ class Column(NamedTuple):
 
     @property
     def per_block(self) -> bool:
-        """True if a sequence has a page a block; a state without checkpoints has one for all."""
+        """True if a sequence has a page for each block of its tokens; a state without checkpoints
+        has one for all.
+        """
         return self.width > 0 or self.window is not None
 
     @property

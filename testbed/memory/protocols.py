@@ -104,7 +104,9 @@ class RegistersPrefixes(Protocol):
 
 @runtime_checkable
 class Publishes(Protocol):
-    """Sequences find what others stored: a prompt is looked up once, and admitted with that."""
+    """Sequences find what others have stored: a prompt is looked up once, and admitted with what
+    was found.
+    """
 
     def lookup(self, seq: Seq) -> CacheHit:
         """The stored tokens of a sequence; changes nothing.
@@ -228,7 +230,9 @@ class LoadsHits(Protocol):
 
 @runtime_checkable
 class Truncates(Protocol):
-    """It takes back a sequence's last slots: rejected drafts, or a preempted one's tail."""
+    """It takes back the last slots of a sequence: rejected drafts, or the tail of a preempted
+    one.
+    """
 
     def truncate(self, seq: Seq, num_tokens: int) -> Grant:
         """A sequence gives back the slots of its last tokens; it keeps at least one.
@@ -521,7 +525,9 @@ class StoresBelow(Protocol):
     """It stores prefixes in tiers below the device (server.tiers)."""
 
     def tier_slots(self) -> Mapping[str, NonSequenceSlots]:
-        """Prefixes below, by the tiers' names: `cached`, and `in_transit` while written."""
+        """Prefixes that the tiers below store, by their names: `cached`, and `in_transit` while it
+        is written.
+        """
 
 
 @runtime_checkable
@@ -549,7 +555,9 @@ class SharesTiers(Protocol):
         """
 
     def leave_tiers(self) -> None:
-        """None of its transfers will land: what they read is unpinned, what they write is free."""
+        """None of its transfers will land: what they read is unpinned, and what they were to write
+        is free.
+        """
 
 
 @runtime_checkable
@@ -588,7 +596,9 @@ class ReadsColumns(Protocol):
 
 @runtime_checkable
 class ForeseesChains(Protocol):
-    """An eviction order (memory.prefix_cache.eviction.order) that knows the prompts to come."""
+    """An eviction order (testbed.memory.prefix_cache.eviction.order) that knows the prompts to
+    come.
+    """
 
     def foresee(self, prompts: Iterable[Sequence[int]]) -> None:
         """Called before the first request.

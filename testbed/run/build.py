@@ -1,4 +1,6 @@
-"""From a configuration to the objects of a run, of simulator and GPU engine alike."""
+"""From a configuration to the objects of a run: the one builder, of simulator and GPU engine
+alike.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace

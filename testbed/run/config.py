@@ -155,7 +155,9 @@ class WorkloadConfig:
 
 @model
 class Slo:
-    """Limits that a request must keep to count in share_inside and goodput; null: no limit."""
+    """Limits, all of which a request must keep to count in share_inside and goodput; null: no
+    limit.
+    """
 
     ttft_s: Annotated[PositiveSeconds | None, doc("to the first token")] = None
     tpot_s: Annotated[
@@ -406,7 +408,9 @@ class RunConfig:
 
     @classmethod
     def from_values(cls, values: Any) -> "RunConfig":
-        """The config of plain values, as Hydra composes them and a run's config.yaml has them."""
+        """The config of plain values, as Hydra composes them and a run folder's config.yaml keeps
+        them.
+        """
         return read(cls, values)
 
     @property

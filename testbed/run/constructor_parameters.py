@@ -111,7 +111,9 @@ def parameters_of(target: Any) -> Parameters:
 
 
 def annotations_of(target: Any) -> dict[str, Any]:
-    """The annotations of a constructor or function, with marks; none if unreadable."""
+    """The annotations of a constructor or function, with their marks; none if they cannot be
+    read.
+    """
     try:
         is_plain_class = inspect.isclass(target) and not is_dataclass(target)
         return get_type_hints(target.__init__ if is_plain_class else target, include_extras=True)

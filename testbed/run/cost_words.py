@@ -46,7 +46,9 @@ def cost_source(config: RunConfig, cost: CostModel) -> str:
 
 
 def costs_in_words(config: RunConfig) -> str:
-    """The source of a server's costs, host and date if the profile has them, and their error."""
+    """The source of a server's costs, with host and date if the profile says them, and their tested
+    error.
+    """
     cost = cost_of(config)
     source = source_of_costs(cost_source(config, cost))
     return f"{source}; error when tested: {tested(cost, config.model, config.server)}"

@@ -168,7 +168,9 @@ def trace_note(trace: Part, scheduler: Scheduler, workload: Workload) -> str | N
 
 
 def _unread_note(scheduler: Scheduler, workload: Workload) -> str | None:
-    """The trace's columns that this run does not read, and the options that would; else None."""
+    """The columns of the trace that this run does not read, with the options that would; None if it
+    reads all.
+    """
     unread = []
     if workload.has_unread_times:
         unread.append("its times (arrivals=replay does)")
@@ -306,7 +308,9 @@ def _server_of(config: RunConfig, number: str, parts: Sequence[EngineParts]) -> 
 
 
 def configured(value: Any) -> str:
-    """A part of a config as in Python: `Paged(block_size=16, watermark=0.01)`."""
+    """A part of a config as one would write it in Python: `Paged(block_size=16,
+    watermark=0.01)`.
+    """
     if isinstance(value, Part):
         return value.name.rpartition(".")[2] + configured(value.parameters)
     if isinstance(value, Mapping):
@@ -329,5 +333,7 @@ def _part(part: Part, built: Any) -> str:
 
 @cache
 def software() -> dict[str, str | None]:
-    """Version, the commit if there is one (+ if files differ), and a hash of the simulator."""
+    """Version, the commit if there is one (with + if files differ from it), and a hash of the
+    simulator.
+    """
     return {"version": release(), "commit": commit(), "simulator": code_hash()[:16]}

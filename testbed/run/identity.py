@@ -93,7 +93,9 @@ def files_at(value: Any) -> dict[str, Path]:
 
 @cache
 def code_hash() -> str:
-    """SHA-256 over the code and data that make a result: another simulator, another experiment."""
+    """SHA-256 over the code and data that make a simulated result: a changed simulator is another
+    experiment.
+    """
     return hashlib.sha256("".join(folder_hash(ROOT / name) for name in CODE).encode()).hexdigest()
 
 

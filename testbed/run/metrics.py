@@ -1,4 +1,6 @@
-"""Pure functions from a run's records to its metrics and its requests within the SLOs."""
+"""Pure functions from a run's records to its metrics, and to the requests that meet the service
+level objectives.
+"""
 
 from collections.abc import Mapping
 from math import fsum, sqrt
@@ -71,7 +73,9 @@ def user_speeds(log: PackedRows) -> dict[str, float | None]:
 
 
 def latencies(log: PackedRows) -> dict[str, Floats]:
-    """Latencies of served requests in s: end to end, normalized, TTFT, TPOT above one token."""
+    """Latencies of every served request in s: end to end, normalized, TTFT, and TPOT of outputs
+    above one token.
+    """
     columns = _times(log)
     arrival, first, finish, output_len = columns[:, columns[2] >= 0]
     longer = output_len > 1
@@ -125,7 +129,9 @@ def shares_of(
 
 
 def saving(totals: Totals) -> dict[str, float | None]:
-    """1 - 1 / (mean references of a held slot): memory saved by sharing (Figure 15)."""
+    """1 - 1 / (mean references of a held slot): the artifact's measure of the memory that sharing
+    saves (Figure 15).
+    """
     sums = {
         "per_iteration": (totals.shared, totals.iterations),
         "over_time": (totals.shared_ps, totals.busy_ps),
@@ -237,7 +243,9 @@ def kept(log: PackedRows, slo: Slo, gaps: TokenGaps) -> NDArray[np.bool_]:
 def goodput(
     log: PackedRows, slo: Slo, simulated_s: float, gaps: TokenGaps
 ) -> dict[str, float | None]:
-    """The objectives in s, the share of ended requests that met all, and their rate."""
+    """The objectives in s, the share of ended requests that met all of them, and the rate of those
+    in requests/s.
+    """
     inside = int(kept(log, slo, gaps).sum()) if slo else None
     return {
         **slo.limits,
@@ -270,7 +278,9 @@ def overload(
 
 
 def in_words(overloaded: Mapping[str, Any]) -> str:
-    """Such as "0.59 of 1 req/s get a first token in the second half; the queue grows"."""
+    """Such as "0.59 of 1 req/s get a first token in the second half of the arrivals; the queue
+    grows".
+    """
     rates = f"{overloaded[SERVED]:.4g} of {overloaded[OFFERED]:.4g} req/s get a first token"
     growth = overloaded.get(WAIT_GROWTH)
     if growth is not None:

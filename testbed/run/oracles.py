@@ -1,4 +1,6 @@
-"""Oracles among the plug-ins (core/oracle_protocols.py), and the true lengths they get."""
+"""Oracles among the plug-ins (testbed/core/oracle_protocols.py), and the true lengths that they
+get.
+"""
 
 from collections.abc import Callable
 from functools import partial
@@ -25,7 +27,9 @@ def with_lengths(make: Callable[..., Any], lengths: OutputLengths) -> Callable[.
 
 
 def future_read(**parts: Part) -> str | None:
-    """Values of the future that these parts of a config read, in words; None without any."""
+    """Values of the future that these parts of a config read, in words; None if none is an
+    oracle.
+    """
     read = []
     for group, part in parts.items():
         if is_oracle(part.maker(group)):

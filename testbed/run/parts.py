@@ -93,7 +93,9 @@ class Part:
 
     @property
     def is_named(self) -> bool:
-        """True if the target is a dotted name of a config, not the caller's class or instance."""
+        """True if the target is a dotted name from a config, and not a class or instance that the
+        caller passed.
+        """
         return isinstance(self.target, str)
 
     @property
@@ -113,7 +115,9 @@ class Part:
         return locate(self.target, key) if isinstance(self.target, str) else self.target
 
     def make(self, key: str, *first: Any) -> Any:
-        """Build the instance; `key` names the part. Every failure is an InputError in one line."""
+        """Build the instance; `key` is the part's name in messages. Every failure is an InputError
+        in one line.
+        """
         if self.is_instance:
             return self.target
         target = self.maker(key)

@@ -1,4 +1,6 @@
-"""The result of a simulated run: summary, tables, and a front end with pages and files."""
+"""The result of a simulated run: its summary, its tables, and the front end with the pages and
+files that show them.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -71,7 +73,9 @@ class FrontEnd(Protocol):
         """
 
     def check_possible(self, config: RunConfig, share: float) -> None:
-        """Raise NotSustained if arithmetic says that no rate keeps the objectives."""
+        """Raise NotSustained if arithmetic says that no rate keeps the objectives for this share of
+        the requests.
+        """
 
     def with_one_source(
         self,
@@ -212,7 +216,9 @@ class Result:
         return front_end().views.html(self)
 
     def plot(self) -> Any:
-        """A matplotlib figure: memory by kind and batch over time, requests by latency."""
+        """A matplotlib figure: memory by kind and batch over time, and the share of requests by
+        latency.
+        """
         return front_end().views.draw(self)
 
     def __repr__(self) -> str:

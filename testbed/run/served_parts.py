@@ -64,7 +64,9 @@ def scheduler_class(config: RunConfig) -> type[Scheduler]:
 
 
 def states_of(config: RunConfig) -> StateCaching | None:
-    """The caching of the configured model's states; None: behind each block, or no states."""
+    """The caching of the configured model's states; None: behind each block, or there are
+    none.
+    """
     release, model = release_numbered(config.release), config.model
     cuts = scheduler_class(config).cuts_chunks
     if not cuts or model.states is None or model.states.state_bytes == 0:

@@ -7,7 +7,9 @@ if TYPE_CHECKING:
 
 
 def sessions(table: "pd.DataFrame", session: Any) -> "pd.DataFrame":
-    """One row per session with an answer; table: of requests; session: of each request id."""
+    """One row per session that had a request answered; table: of requests; session: the session of
+    each request id.
+    """
     table = table.assign(
         session=session[table["request_id"]], ttft_s=table["first_token_s"] - table["arrival_s"]
     )

@@ -43,7 +43,9 @@ def about(summary: Mapping[str, Any]) -> str:
 
 
 def source_of_costs(cost: str) -> str:
-    """The source of costs, without its code's name; of a cost model without one, the name."""
+    """The source of costs, without the name of the code that reads it; of a cost model that does
+    not say it, the name.
+    """
     match = SOURCE.fullmatch(cost)
     return match[1] if match else cost
 
@@ -88,13 +90,17 @@ def remedy_for_rejections(summary: Mapping[str, Any]) -> str:
 
 
 def flat(summary: Mapping[str, Any]) -> dict[str, Any]:
-    """A summary as one row; nested keys are joined by an underscore, the run's are kept."""
+    """A summary as one row; nested keys are joined by an underscore, keys of the run keep their
+    names.
+    """
     others = {key: value for key, value in summary.items() if key not in (RUN, *LEFT_OUT)}
     return {**summary[RUN], **_joined("", others)}
 
 
 def merge_axes(axes: Sequence[str], row: Mapping[str, Any]) -> dict[str, Any]:
-    """The row, renamed if an axis has its name: `policy` is the option, policy_in_full all."""
+    """The row, renamed if an axis has the same name: `policy` is the option, policy_in_full all
+    its parameters.
+    """
     return {f"{key}_in_full" if key in axes else key: value for key, value in row.items()}
 
 

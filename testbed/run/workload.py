@@ -1,4 +1,6 @@
-"""The workload of a run: rows of the trace at the arrival process's times, both checked."""
+"""The workload of a configured run: rows of the trace at the times of the arrival process, neither
+taken on trust.
+"""
 
 import reprlib
 from collections.abc import Sequence
@@ -91,7 +93,9 @@ def has_times(trace: Any) -> bool:
 
 
 def sampled(rows: Rows, options: WorkloadConfig, seed: int) -> Rows:
-    """The rows with how they sample: by the trace's columns, or a mix of its own random stream."""
+    """The rows with how they sample: by the trace's columns, or by a mix, drawn from a separate
+    random stream.
+    """
     if rows.num_seqs is not None or rows.beam is not None:
         if options.mix is not None:
             raise InputError(
@@ -107,7 +111,9 @@ def sampled(rows: Rows, options: WorkloadConfig, seed: int) -> Rows:
 
 
 def with_mix(rows: Rows, shares: Sequence[MixShare], rng: np.random.Generator) -> Rows:
-    """The rows with a number of sequences, and beam or not, each drawn by the shares' weights."""
+    """The rows with a number of sequences, and beam or not, drawn for each by the weights of the
+    shares.
+    """
     weights = np.array([share.weight for share in shares])
     chosen = rng.choice(len(shares), len(rows), p=weights / weights.sum())
     num_seqs, beam = (
@@ -118,7 +124,9 @@ def with_mix(rows: Rows, shares: Sequence[MixShare], rng: np.random.Generator) -
 
 
 def rows_of(trace: Any, num_rows: int | None, seed: int, max_len: int | None) -> Rows:
-    """Rows of a trace, or with None the whole one. Raises InputError for any other object."""
+    """So many rows of a trace, or with None the whole one. Raises InputError for an object of
+    another type.
+    """
     try:
         rows = trace.rows(num_rows, seed, max_len)
     except InputError as error:

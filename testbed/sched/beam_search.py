@@ -1,4 +1,6 @@
-"""Beam search (section 4.4, Fig. 9): the candidates that survive a step, and those forked."""
+"""Beam search (section 4.4, Fig. 9): which candidates survive a step, and which of them continue in
+two.
+"""
 
 import csv
 from abc import ABC, abstractmethod
@@ -28,7 +30,9 @@ FIRST_STEP = 2  # output tokens that a candidate has when parents are chosen for
 
 
 class BeamModel(ABC):
-    """Chooses parents; a plug-in of the simulator. A real engine takes the model's scores."""
+    """Chooses parents; a plug-in of the simulator. A real engine takes them from the model's own
+    scores.
+    """
 
     @abstractmethod
     def parents(self, request: Request, num_generated: int) -> tuple[Replacement, ...]:
@@ -142,7 +146,9 @@ def survivors(totals: Floats, ahead: Floats) -> tuple[Ints, Floats]:
 
 @lru_cache(1 << 16)
 def pairs(parents: tuple[int, ...]) -> tuple[Replacement, ...]:
-    """Sorted parents, one a survivor, as replacements: first uses of a parent stay."""
+    """Sorted parents, one a survivor, as replacements: first uses of a parent stay where they
+    are.
+    """
     free = [child for child in range(len(parents)) if child not in parents]
     again = [parent for i, parent in enumerate(parents) if i and parents[i - 1] == parent]
     return tuple(zip(again, free, strict=True))

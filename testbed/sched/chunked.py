@@ -1,4 +1,6 @@
-"""Chunked prefill (Sarathi): decodes first, the rest of the budget for chunks of prompts."""
+"""Chunked prefill (Sarathi): decodes first; what is left of the token budget goes to chunks of
+prompts.
+"""
 
 from typing import ClassVar
 
@@ -8,7 +10,9 @@ from testbed.sched.token_budget import PrefillChunks, Prefills
 
 
 class ChunkedPrefill(IterationLevel):
-    """At most max_num_batched_tokens and max_num_seqs; one prompt at a time is unfinished."""
+    """At most max_num_batched_tokens tokens and max_num_seqs running sequences; one prompt at a
+    time is unfinished.
+    """
 
     prefills: ClassVar[type[Prefills]] = PrefillChunks
 

@@ -23,7 +23,9 @@ def reserve(state: SchedulerState, group: SequenceGroup) -> Answers:
 
 
 def land(state: SchedulerState, group: SequenceGroup) -> None:
-    """The prompt of a group with reserved slots is there, with its first token: it decodes."""
+    """The prompt of a group with reserved slots is there, and its first output token: the group
+    decodes from now on.
+    """
     del state.reserved[group]
     seq = group.sequences[0]
     seq.num_stored = group.prefill_len

@@ -64,7 +64,9 @@ class InTurn:
         self._scheduled: dict[SequenceGroup, int] = {}  # tokens of this plan
 
     def serve(self, plan: Plan) -> None:
-        """Schedule the running groups as far as the budget allows; preempt if slots lack."""
+        """Schedule the running groups as far as the budget allows, preempting for those that lack
+        slots.
+        """
         self._scheduled.clear()
         self._budget = self.prompts.limits.max_num_batched_tokens - self.drafts.num_charged
         running, turn = list(self.state.running.values()), 0
@@ -97,7 +99,9 @@ class InTurn:
         return min(wanted, self.prompts.max_chunk_tokens, self._budget, fitting)
 
     def _has_slots(self, group: SequenceGroup, num_tokens: int, plan: Plan) -> bool:
-        """Give the group slots for num_tokens more and the look-ahead; whether it has them."""
+        """Give the group slots for num_tokens more tokens and the look-ahead; whether it has
+        them.
+        """
         seq, memory = group.sequences[0], self.state.memory
         needed = _num_computed(group) + num_tokens + self.drafts.num_lookahead
         needed = min(needed, self.max_len)

@@ -42,7 +42,9 @@ class MixedPrefill(IterationLevel):
 
 
 class Mixed2023(MixedPrefill):
-    """As MixedPrefill, but max_num_seqs limits running groups plus the next one's sequences."""
+    """As MixedPrefill, but max_num_seqs limits the sum of the number of groups and the sequences of
+    the next one.
+    """
 
     has_steady_plans: ClassVar[bool] = True
     admits_after_decodes: ClassVar[bool] = True

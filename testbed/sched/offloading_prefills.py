@@ -38,7 +38,9 @@ class OffloadingPrefills(ConcurrentPrefills):
                 budget = self._admit(group, hit, plan, budget)
 
     def _begin_loaded(self, plan: Plan, budget: int) -> int:
-        """Groups whose load has landed are in prefill; the budget left, 0 if one lacks slots."""
+        """Groups whose load has landed are in prefill now; the budget that is left, 0 if one of
+        them lacks slots.
+        """
         for group in tuple(self.state.loading):
             if budget <= 0 or self.is_full_with(group):
                 return 0
@@ -87,7 +89,9 @@ class OffloadingPrefills(ConcurrentPrefills):
         return answer
 
     def _admit(self, group: SequenceGroup, hit: CacheHit, plan: Plan, budget: int) -> int:
-        """Admit a waiting group, wherever it stands; the budget left, 0 if it lacks slots."""
+        """Admit a waiting group, wherever it stands; the budget that is left, 0 if it lacks
+        slots.
+        """
         waiting = self.state.waiting
         num_tokens = self.first_tokens(group, budget, hit, plan)
         if not num_tokens:

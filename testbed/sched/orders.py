@@ -107,7 +107,9 @@ class SessionOrder(Order):
 
 
 class TimeToLive(SessionOrder):
-    """Sessions in order, whose answers keep slots for time_to_live_s (Continuum): Retention."""
+    """Sessions in their order, whose answered requests keep their slots for time_to_live_s
+    (Continuum); see Retention.
+    """
 
     def __init__(self, time_to_live_s: PositiveSeconds = 10.0) -> None:
         super().__init__()

@@ -1,4 +1,6 @@
-"""Plans of a scheduler for an engine, their results, and errors of what is no plan."""
+"""Plans that a scheduler hands to an engine, their results, and the errors of a plug-in's answer
+that is no plan.
+"""
 
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple, TypeAlias
@@ -154,7 +156,9 @@ class Plan:
 
     @property
     def repeats(self) -> bool:
-        """True if the iteration is a plain decode step, whose cost may be one of many."""
+        """True if the iteration is a plain decode step, whose cost may be computed as one of
+        many.
+        """
         return bool(self.decode_seqs) and not (
             self.chunks or self.ops or self.swapped_in or self.forks
         )
@@ -179,7 +183,9 @@ class Results(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """The outcome of an iteration: groups with a first token, groups done, the batch's growth."""
+    """The outcome of an iteration: groups that have their first token, groups that are done, how
+    the batch grew.
+    """
 
     first_tokens: list[SequenceGroup]
     finished: list[SequenceGroup]
@@ -245,7 +251,9 @@ def windows_of(plan: Plan, batch: Batch, sizes: tuple[int, ...]) -> tuple[Window
 
 
 def summed(ops: list[Ops]) -> Summed:
-    """Copies by length, moves by tiers and length, policies' counts by name; each in order."""
+    """Copies by length, moves by tiers and length, and what policies count by name; each kind in
+    order.
+    """
     copies: dict[int, int] = {}
     extra: dict[str, int] = {}
     moved: list[Move] = []
@@ -291,7 +299,9 @@ def broken_promise(policy: MemoryPolicy, steps: int, answer: object) -> PlugInEr
 
 
 def plain_int(plug_in: object, name: str, answer: object) -> int:
-    """The answer, if an int itself: a subclass could learn lengths by overloading."""
+    """The answer, if its type is int itself: a subclass could learn the output lengths by
+    overloading comparisons.
+    """
     if type(answer) is not int:
         raise wrong_answer(plug_in, answer, f"{name} is a whole number, of the type int itself")
     return answer

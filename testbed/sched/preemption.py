@@ -1,4 +1,6 @@
-"""Preemption of a victim, and its return (section 4.5): all or nothing of a request."""
+"""Preemption of a victim, and its return (section 4.5): all-or-nothing, the whole group of a
+request.
+"""
 
 from abc import ABC, abstractmethod
 from enum import Enum
@@ -102,7 +104,9 @@ def preempt_victim(state: SchedulerState, rule: PreemptionRule, plan: Plan) -> N
 def preempt_group(
     state: SchedulerState, rule: PreemptionRule, group: SequenceGroup, plan: Plan
 ) -> None:
-    """Preempt a group. A partly computed prompt is lost; else the rule decides how it returns."""
+    """Preempt a group. A partly computed prompt is lost; for any other group the rule decides how
+    it returns.
+    """
     plan.preempted.append(group)
     recovery = Recovery.RECOMPUTE
     if group.batch is not None:

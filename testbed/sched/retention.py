@@ -1,4 +1,6 @@
-"""Keeps an answered request's slots for a time, for the next request of its session."""
+"""Keeps an answered request's slots allocated for a time to live, for the next request of its
+session.
+"""
 
 from testbed.core.errors import InputError
 from testbed.core.request import PS, Incoming
@@ -55,7 +57,9 @@ def of_session(leased: dict[SequenceGroup, int], session: int) -> list[SequenceG
 
 
 def continues(request: Incoming, before: Incoming) -> bool:
-    """True if a prompt begins with an earlier one of its session, but for that one's last id."""
+    """True if a prompt begins with that of an earlier request of its session, but for the last id
+    of that one.
+    """
     ids, old = request.prompt_ids, before.prompt_ids
     if request.session != before.session or ids is None or old is None:
         return False

@@ -186,7 +186,9 @@ class Scheduler(ABC):
 
     @abstractmethod
     def plan(self) -> Plan:
-        """Take slots from the policy, choose victims, return the next plan; a false one is idle."""
+        """Request slots from the policy, choose victims, and return the next iteration's plan; a
+        false plan is idle.
+        """
 
     def cancel(self, group: SequenceGroup) -> list[SequenceGroup]:
         """Ends a group that is no longer waited for: it leaves between two iterations, and its
@@ -330,7 +332,9 @@ class Scheduler(ABC):
     def _join(
         self, plan: Plan, prefilled: list[SequenceGroup], results: Results
     ) -> list[SequenceGroup]:
-        """Groups that are prefilled or swapped in join the batch; returns those that have ended."""
+        """Groups that are prefilled, or back from the host, join the batch; returns those that have
+        ended instead.
+        """
         state = self.state
         finished: list[SequenceGroup] = []
         for group in prefilled:
@@ -433,7 +437,9 @@ class IterationLevel(Scheduler):
         return PromptPlans(self) if can and self.is_steady and not self.steps_in_turn else None
 
     def limit_chunks(self) -> None:
-        """Called before prompts are planned: set the longest chunk, if requests decide it."""
+        """Called before prompts are put into a plan: set the longest chunk, if it depends on the
+        requests.
+        """
 
     def continue_prefills(self, plan: Plan) -> None:
         """Plan the next chunks of the prompts in prefill, if `prompts` only begins some.

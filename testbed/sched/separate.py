@@ -1,4 +1,6 @@
-"""Iteration-level scheduling (Orca): an iteration is prompts or decodes, prompts first."""
+"""Iteration-level scheduling (Orca): an iteration is either prompts or decodes, and prompts go
+first.
+"""
 
 from typing import ClassVar
 

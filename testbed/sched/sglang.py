@@ -1,4 +1,6 @@
-"""SGLang's scheduler (0.5.23): prompts first, if what all may still generate fits too."""
+"""The scheduler of SGLang (release 0.5.23): prompts first, admitted if what all that run may still
+generate fits too.
+"""
 
 from collections.abc import Collection
 from typing import ClassVar, NamedTuple
@@ -281,7 +283,9 @@ class SGLang(Scheduler):
             plan.reject(group, "SGLang serves each sequence as a request of its own")
 
     def _reject_head(self, plan: Plan) -> None:
-        """Nothing runs or is written, and the queue's head is refused, for SGLang for ever."""
+        """Nothing runs or is written, and the head of the queue is refused: SGLang would ask it for
+        ever.
+        """
         is_over = not (
             self.running or self.outputs.in_flight or self.state.policy.usage().in_transit
         )
@@ -292,7 +296,9 @@ class SGLang(Scheduler):
     # Decodes
 
     def _decode(self, plan: Plan) -> None:
-        """All running take a step; while memory lacks, requests are retracted."""
+        """All that run take a step; while memory lacks, requests are retracted
+        (update_running_batch).
+        """
         leaving = self._leave_out_last_tokens()
         if not self.running:
             self.is_full = False
@@ -317,7 +323,9 @@ class SGLang(Scheduler):
         return ending
 
     def _retract_until_step(self, plan: Plan) -> None:
-        """Retract at least one; the others keep the batch's order from now on (retract_decode)."""
+        """Retract at least one; the order of the others is that of the batch from now on
+        (retract_decode).
+        """
         self.retracts.sort(self.running)
         retracted, stepped = [], False
         while len(self.running) > 1 and not stepped:

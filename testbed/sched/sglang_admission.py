@@ -92,7 +92,9 @@ class Admission:
         return Verdict.GOES_ON
 
     def go_on(self, group: SequenceGroup, hit: CacheHit, most: int | None) -> None:
-        """The unfinished prompt's next chunk of at most `most` tokens (add_chunked_req)."""
+        """The unfinished prompt: its next chunk, whatever memory there is, of at most `most` tokens
+        (add_chunked_req).
+        """
         assert self.chunk_left is not None, "prompts are cut into chunks"
         left, num_stored = group.todo[0].new, group.todo[0].num_stored
         limit = min(self.chunk_left, int(self.remaining))

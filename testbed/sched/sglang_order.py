@@ -51,7 +51,9 @@ class FirstCome:
         """So many tokens of prompts are computed, as SGLang counts them."""
 
     def chunk_limit(self, left: int, budget: int) -> int | None:
-        """The most tokens of a prompt's next chunk, with `left` left; None: the budget."""
+        """The most tokens of the next chunk of a prompt that has `left` tokens left; None: the
+        budget.
+        """
         return None
 
 

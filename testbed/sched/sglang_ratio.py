@@ -10,7 +10,9 @@ STEPS_AHEAD = 20  # SGLANG_RETRACT_DECODE_STEPS
 
 
 class NewTokenRatio:
-    """It decays with each decode that has memory, and jumps at a retraction."""
+    """It decays with every decode that has its memory, and jumps at a retraction
+    (new_token_ratio_tracker.py).
+    """
 
     def __init__(self, conservativeness: float, decay_steps: int) -> None:
         self._initial = min(INITIAL * conservativeness, 1.0)

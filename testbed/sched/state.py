@@ -99,7 +99,9 @@ class SchedulerState(Queues):
             plan.ops.append(ops)
 
     def memory_released(self) -> None:
-        """Memory was released, moved out or published, or a transfer landed: retry refusals."""
+        """Memory was released, moved out or published, or a transfer has landed: a refused request
+        may be retried.
+        """
         self.refused, self.swap_in_refused = None, False
 
     def with_slots(self) -> list[SequenceGroup]:
@@ -173,7 +175,9 @@ class SchedulerState(Queues):
             self.end_leases(continued_by(self.leased, group.request))
 
     def _resume(self, group: SequenceGroup, num_tokens: int, plan: Plan) -> Answers:
-        """The slots that a partially preempted group lacks for num_tokens more, or all it has."""
+        """The slots that a partially preempted group lacks for num_tokens more tokens, or for all
+        that it has.
+        """
         seq, estimates = group.sequences[0], self.memory.estimates
         num_tokens = min(group.prefill_len, seq.num_stored + num_tokens)
         fits = estimates is not None and estimates.fits(seq, num_tokens, NO_HIT)
@@ -186,7 +190,9 @@ class SchedulerState(Queues):
         return [GRANTED]
 
     def load(self, group: SequenceGroup, num_tokens: int, plan: Plan, hit: CacheHit) -> bool:
-        """Begin to load a waiting group from lower tiers; False if there are no slots for it."""
+        """Begin to load what lower tiers have of a waiting group; False if there are no slots
+        for it now.
+        """
         transfers = self.memory.transfers
         assert transfers is not None, "asked of a policy that loads"
         answer = one_answer(self.policy, transfers.load(group.sequences[0], num_tokens, hit))
@@ -208,7 +214,9 @@ class SchedulerState(Queues):
                 self.not_loaded.remove(group)
 
     def schedule_chunk(self, group: SequenceGroup, new: int, plan: Plan) -> None:
-        """The next `new` tokens of the prefill run in this plan; later admissions may find them."""
+        """The next `new` tokens of the group's prefill run in this plan; a later admission may find
+        them.
+        """
         chunk = self.cut_chunk(group, new, plan)
         self.publish(chunk.seq, chunk.num_stored + new)
 
@@ -368,7 +376,9 @@ class SchedulerState(Queues):
         return True
 
     def shrink_kept(self, num_tokens: int) -> bool:
-        """The partially preempted group, if any, gives back num_tokens slots or more, in blocks."""
+        """The partially preempted group, if there is one, gives back at least num_tokens slots, in
+        whole blocks.
+        """
         group, truncates = self.partially_preempted, self.memory.truncates
         if group is None or truncates is None:
             return False

@@ -24,7 +24,9 @@ class Prefills:
         self.partial: SequenceGroup | None = None
 
     def schedule_prefills(self, plan: Plan) -> None:
-        """Continue the unfinished prefill, then admit; none after a preemption or before a swap."""
+        """Continue the unfinished prefill, then admit within the budget; none after a preemption or
+        before a swap.
+        """
         state, waiting = self.state, self.state.waiting
         if (
             self.partial is None and (not waiting or waiting[0] is state.refused)
@@ -57,12 +59,16 @@ class Prefills:
         return budget - sum([chunk.new for chunk in plan.chunks]) if plan.chunks else budget
 
     def is_full_with(self, group: SequenceGroup) -> bool:
-        """True if the limit keeps `group` out; a group larger than the limit runs alone."""
+        """True if the limit on sequences keeps `group` out; a group larger than the limit runs
+        alone.
+        """
         state, most = self.state, self.limits.max_num_seqs
         return bool(state.running) and state.num_seqs + len(group.sequences) > most
 
     def next_exceeds_budget(self) -> bool:
-        """True if the next item has more tokens than any iteration may have."""
+        """True if the item that would be computed next has more tokens than any iteration may
+        have.
+        """
         most, waiting = self.limits.max_num_batched_tokens, self.state.waiting
         if self.partial is not None and self.partial.todo:
             return self.partial.todo[0].new > most
@@ -79,12 +85,16 @@ class Prefills:
         return group.prefill_len
 
     def next_chunk(self, group: SequenceGroup, plan: Plan, budget: int) -> int:
-        """Tokens of the group's next item that budget and slots allow; 0: the item waits."""
+        """Tokens of the group's next item that the budget and its slots allow; 0: the item
+        waits.
+        """
         new = group.todo[0].new
         return new if new <= budget or plan.is_idle else 0
 
     def schedule_chunks(self, group: SequenceGroup, plan: Plan, budget: int) -> int:
-        """Plan as much of the group's prefill as the budget allows; what is left of it."""
+        """Put as much of the group's prefill into the plan as the budget allows; what is left of
+        the budget.
+        """
         while group.todo and (new := self.next_chunk(group, plan, budget)):
             self.state.schedule_chunk(group, new, plan)
             budget -= new
@@ -186,7 +196,9 @@ class ConcurrentPrefills(PrefillChunks):
 
 
 class GroupLimit(Prefills):
-    """Whole prompts; running groups and the next one's sequences together keep the limit."""
+    """Whole prompts; the running groups and the sequences of the next one together stay within the
+    limit.
+    """
 
     def is_full_with(self, group: SequenceGroup) -> bool:
         running = self.state.running

@@ -1,4 +1,6 @@
-"""The choice of the group to preempt (section 4.5): the last that came, or in rank."""
+"""The choice of the running group that is preempted (section 4.5): the last that came, or the last
+in rank.
+"""
 
 from testbed.core.sequence import Batch, SequenceGroup
 from testbed.sched.orders import rank_of

@@ -48,7 +48,9 @@ class VllmState(SchedulerState):
             super().join_batch(group)
 
     def before_preemption(self, group: SequenceGroup) -> None:
-        """The token of a decode in flight is unknown, so its block is not published."""
+        """The token that a decode computes in flight is unknown, so the block that it fills is not
+        published.
+        """
         if self.steps_in_turn:
             self.hide_unknown(group)
         elif self.prefilled is not None and not group.todo and group not in self.prefilled:

@@ -227,7 +227,9 @@ class VllmV1(IterationLevel):
         return super().cancel(group)
 
     def finish(self, group: SequenceGroup) -> None:
-        """The group is answered; its slots come back with all that end in this iteration."""
+        """The group is answered; its slots come back with those of all that end in this
+        iteration.
+        """
         if self.steps_in_turn:
             self._vllm.hide_unknown(group)
         self.state.leave_batch(group)
@@ -268,7 +270,9 @@ class VllmV1(IterationLevel):
                 self.make_room(plan)
 
     def _lacks_slots(self) -> bool:
-        """True if all running need more slots than there are; False if blocks do not say."""
+        """True if the next tokens of all that run need more slots than there are; False if
+        blocks do not say.
+        """
         needed = 0
         for seq, more in self._next_slots():
             footprint = self.state.memory.footprint(seq)
@@ -343,7 +347,9 @@ class AsyncVllmV1(VllmV1):
         self._anticipated: Outcome | None = None
 
     def can_plan_ahead(self) -> bool:
-        """True if the next plan may be made now: surviving beams must be known before."""
+        """True if the next plan may be made now; which beams survive an iteration must be known
+        before the next.
+        """
         return not any(group.request.beam for group in self.state.running.values())
 
     def anticipate(self, plan: Plan, steps: int, ended: tuple[int, ...]) -> Outcome:

@@ -97,7 +97,9 @@ class Simulated(Answering):
 
 
 class Generated(Answering):
-    """Answers of a model's tokens. end_ids: those that end a text; vocab_size: ids are below it."""
+    """Answers of a model's tokens. end_ids: its tokens that end a text; vocab_size: its ids are
+    below it.
+    """
 
     is_simulated = False
 
@@ -132,7 +134,9 @@ class Generated(Answering):
         return [] if body.user is None else ["user"]
 
     def draws(self, body: Sampling) -> Draws | None:
-        """As OpenAI's, temperature and top_p are 1 by default; temperature 0 takes the top one."""
+        """As OpenAI's, temperature and top_p are 1 unless given; temperature 0 takes the most
+        likely token.
+        """
         temperature = 1.0 if body.temperature is None else body.temperature
         if temperature == 0 or body.use_beam_search:
             return None

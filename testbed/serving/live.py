@@ -60,7 +60,9 @@ class Live(ABC):
 
     @property
     def lags(self) -> tuple[float, float] | None:
-        """The seconds of simulated time's delay, now and at most; None on a GPU."""
+        """The seconds of real time by which simulated time is behind, now and at most; None if
+        nothing is simulated.
+        """
         return None
 
     @abstractmethod

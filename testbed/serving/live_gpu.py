@@ -1,4 +1,6 @@
-"""An engine on a GPU behind asyncio, in its own process: neither waits for the other."""
+"""An engine on a GPU behind asyncio, in a process of its own, so that neither waits for the other's
+Python.
+"""
 
 import asyncio
 import multiprocessing

@@ -17,7 +17,9 @@ WHOLE_S = (0.3, 0.5, 0.8, 1, 1.5, 2, 2.5, 5, 10, 15, 20, 30, 40, 50, *MINUTES_S)
 
 
 class Metrics:
-    """Counts and times of a server, labelled with its model; others may add to its registry."""
+    """Counts and times of one server, labelled with the model's name; others may add to its
+    registry.
+    """
 
     def __init__(self, model: str) -> None:
         self.registry = CollectorRegistry()

@@ -38,7 +38,9 @@ class Body(BaseModel):
 
 
 class StreamOptions(Body):
-    """include_usage: of the last event; continuous_usage_stats: of every event, as vLLM's."""
+    """include_usage: the last event has the usage; continuous_usage_stats: every event has it, as
+    vLLM's.
+    """
 
     include_usage: bool = False
     continuous_usage_stats: bool | None = None

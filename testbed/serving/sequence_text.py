@@ -9,7 +9,9 @@ LENGTH, STOP = "length", "stop"
 
 
 class SequenceText(ABC):
-    """One sequence's answer. reason: of its end, None before. num_tokens: its tokens so far."""
+    """The answer of one sequence. reason: why it has ended, None while it has not. num_tokens: its
+    tokens so far.
+    """
 
     def __init__(self) -> None:
         self.num_tokens = 0

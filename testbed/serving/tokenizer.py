@@ -25,19 +25,25 @@ class Decoder(Protocol):
 
 
 class Tokenizer(Protocol):
-    """Turns text into token ids and back. num_ids: ids are below it; None: of any size."""
+    """Turns text into token ids, and token ids into text. num_ids: ids are below it; None: of
+    any size.
+    """
 
     num_ids: int | None
 
     def ids(self, text: str, is_whole: bool = False) -> tuple[int, ...]:
-        """The text's token ids, equal for equal texts. is_whole: special tokens are in it."""
+        """The ids of the text's tokens; equal texts have equal ids. is_whole: the text has its
+        special tokens already.
+        """
 
     def decoder(self) -> Decoder:
         """A decoder for one sequence."""
 
 
 class HashingSplitter:
-    """Splits text by PIECE, whose id is 31 bits of BLAKE2; a token's text is its number."""
+    """Splits text by PIECE; the id of a piece is 31 bits of its BLAKE2 hash. The text of a token is
+    its number.
+    """
 
     num_ids: int | None = None
 

@@ -92,7 +92,9 @@ class Limits:
 
 @dataclass(frozen=True)
 class ServerMemory:
-    """GiB of each GPU: free before the weights, the weights, and the used share of the former."""
+    """GiB of each GPU: free before the weights, the weights, and the share of the former that is
+    used.
+    """
 
     free: float
     weights: float

@@ -103,7 +103,9 @@ class TokenPool:
 
 
 def has_window_pool(model: ModelSpec, kind: str) -> bool:
-    """True if SGLang keeps a pool for windows; else they store all. kind: the model's class."""
+    """True if SGLang keeps a pool for layers with a window; else they store all tokens. kind: the
+    model's class.
+    """
     return model.window is not None and kind in WITH_WINDOW_POOL
 
 
@@ -118,7 +120,9 @@ def cells_of(model: ModelSpec, num_gpus: int, *, windows: bool) -> CellBytes:
 
 
 def pool_of(cells: CellBytes, num_bytes: int, page_size: int, ratio: float) -> TokenPool:
-    """The pool of num_bytes bytes on each GPU. ratio: window tokens by those of full attention."""
+    """The pool of num_bytes bytes on each GPU. ratio: tokens of windows by those of full
+    attention.
+    """
     most = num_bytes // cells.full
     if cells.window:
         most = int(num_bytes // (cells.full + ratio * cells.window))

@@ -1,4 +1,6 @@
-"""The server that a SGLang command starts: limits, memory and pool, or SGLang's refusal."""
+"""The server that a SGLang command starts: its limits, its memory and its pool, or SGLang's own
+refusal.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace

@@ -28,7 +28,9 @@ FLAGS: Mapping[str, str] = {
 
 
 def overrides_of(server: Server) -> list[str]:
-    """The overrides, word by word. Raises InputError for what is not simulated."""
+    """The overrides, each a word of the command line. Raises InputError for what is not
+    simulated.
+    """
     _check_simulated(server)
     values = server.values
     return [

@@ -37,7 +37,9 @@ class ByToken(Acceptance):
 
     @abstractmethod
     def rate(self, request_id: int, position: int, place: int) -> float:
-        """The probability for the output token at `position`, the draft at `place`; both from 0."""
+        """The probability for the output token at `position`, as the draft token at `place`; both
+        from 0.
+        """
 
     def accepted(self, request_id: int, num_generated: int, num_drafts: int) -> int:
         for place in range(num_drafts):

@@ -9,7 +9,9 @@ if TYPE_CHECKING:  # it needs numpy, and a server without drafts does not
 
 
 class DrafterMemory(NamedTuple):
-    """Bytes over all GPUs: token_bytes of a token's K and V in num_layers, and the weights."""
+    """Bytes over all GPUs: token_bytes of a token's K and V in num_layers layers together, and
+    those of the weights.
+    """
 
     token_bytes: int = 0
     num_layers: int = 0

@@ -231,7 +231,9 @@ def check_search(share: float, low: float, high: float, precision: float) -> Non
 
 
 def check_searched(overrides: Sequence[str], options: Mapping[str, Any]) -> None:
-    """Raise InputError for options with a rate, no objective, or runs that serve only some."""
+    """Raise InputError for options with a rate, without an objective, or of runs that do not serve
+    every request.
+    """
     _check_no_rate(overrides, options)
     _check_objectives(front_end().configure(overrides, options))
 

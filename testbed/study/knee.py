@@ -75,7 +75,9 @@ def highest_rate(
 
 
 def bracket(rates: list[float], is_sustained: Callable[[float], bool]) -> tuple[float, float]:
-    """Neighbours in a sorted grid between which `is_sustained` turns false; the grid may grow."""
+    """Neighbours in a sorted grid between which `is_sustained` becomes false; at an end the grid is
+    extended.
+    """
     low, high = -1, len(rates)
     while high - low > 1:
         middle = (low + high) // 2

@@ -16,7 +16,9 @@ MORE_SEEDS = f"{NOT_DISTINGUISHABLE}: that interval includes 0; more seeds (--se
 
 
 class Interval(NamedTuple):
-    """The mean of `num_values` replications, and half its 95% interval: None for one value."""
+    """The mean of `num_values` replications, and half the width of its 95% interval: None for one
+    value.
+    """
 
     mean: float
     half_width: float | None
@@ -95,7 +97,9 @@ def student_t(degrees: int, probability: float = CONFIDENCE) -> float:
 
 
 def _within(t: float, degrees: int) -> float:
-    """The probability that |T| <= t (Abramowitz and Stegun, 26.7.3 and 26.7.4)."""
+    """The probability that |T| <= t (Abramowitz and Stegun, Handbook of Mathematical Functions,
+    26.7.3 and 26.7.4).
+    """
     angle = atan(t / sqrt(degrees))
     first = 2 if degrees % 2 else 1
     term = cos(angle) if degrees % 2 else 1.0

@@ -51,7 +51,9 @@ class CapacityIntervals:
 
 
 def moved_s(arrival_s: NDArray[np.float64], seed: int) -> NDArray[np.float64]:
-    """The times (s), each moved at random by up to MOVED_S, never before 0; maybe unordered."""
+    """The times (s), each moved at random by up to MOVED_S, but not to before 0. They may be out of
+    order.
+    """
     moved = np.random.default_rng(seed).uniform(-MOVED_S, MOVED_S, len(arrival_s))
     return np.maximum(arrival_s + moved, 0)
 

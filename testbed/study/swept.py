@@ -1,4 +1,6 @@
-"""The data frame of `testbed.sweep`, which knows its axes: seeds are replications."""
+"""The table of `testbed.sweep`: a data frame that also knows its axes, so that seeds are
+replications of one setting.
+"""
 
 from typing import Any
 

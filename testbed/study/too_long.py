@@ -65,7 +65,9 @@ def too_long(configure: Callable[[float], RunConfig]) -> TooLong:
 
 
 def _are_too_long(config: RunConfig) -> "np.ndarray[Any, np.dtype[np.bool_]]":
-    """True for each request longer than the server takes; unlike engines may take it elsewhere."""
+    """True for each request that is longer than the server takes; engines that are not alike may
+    take it elsewhere.
+    """
     rows = make_workload(config).rows
     if config.servers:
         return np.zeros(len(rows), np.bool_)

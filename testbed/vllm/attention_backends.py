@@ -78,7 +78,9 @@ def block_multiple(model: ModelSpec, gpu: GpuSpec, release: Release, backend: st
 
 
 def cache_problem(model: ModelSpec, gpu: GpuSpec, release: Release) -> str:
-    """The reason why no attention backend of a GPU reads a model's cache; empty if one does."""
+    """The reason why no attention backend of a GPU reads a model's cached values; empty if one
+    does.
+    """
     if problem := _latent_problem(model, gpu, release):
         return problem
     is_small = model.kv_dtype_bytes == 1 and release.checks_fp8_cache

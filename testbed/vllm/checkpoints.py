@@ -30,7 +30,9 @@ EVERY_NAME = {*OF_MODELOPT, *(name for names in NAMES.values() for name in names
 
 
 class Quantization(NamedTuple):
-    """A quantization_config, empty without one. dtype: of other weights; empty: not known."""
+    """A quantization_config, empty without one. dtype: of all other weights, as the file says it;
+    empty: not known.
+    """
 
     values: Mapping[str, Any] = MappingProxyType({})
     dtype: str = ""

@@ -171,7 +171,9 @@ def _given(word: str, rest: deque[str]) -> Iterator[tuple[Option, str]]:
 
 
 def _value_in(rest: deque[str], *, takes_several: bool = False) -> str:
-    """The first word of `rest`, taken from it, or all up to the next option; empty without."""
+    """The first word of `rest`, which it leaves, or all up to the next option, with spaces between;
+    empty without any.
+    """
     words = [rest.popleft()] if rest else []
     while takes_several and rest and not _is_option(rest[0]):
         words.append(rest.popleft())

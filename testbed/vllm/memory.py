@@ -192,7 +192,9 @@ def seen_gib(gpu: GpuSpec, memory_terms: Terms) -> Seen:
 
 
 def graphs_gib(limits: Limits, memory_terms: Terms) -> float:
-    """vLLM's estimate of its CUDA graphs, in GiB, by the largest batch that has one."""
+    """vLLM's estimate of the CUDA graphs that it captures, in GiB, by the largest batch that has
+    one.
+    """
     largest = min(2 * limits.max_num_seqs, LARGEST_GRAPH)
     return memory_terms.cuda_graphs_gib * largest / LARGEST_GRAPH
 

@@ -37,7 +37,9 @@ class Offloading(NamedTuple):
 
 
 def offloading_of(reader: OptionReader, pages: Pages, num_gpus: int) -> Offloading | None:
-    """The CPU cache that a command asks for, or None. Raises InputError for others."""
+    """The CPU cache that a command asks for; None: it asks for none. Raises InputError for one that
+    is not modelled.
+    """
     if reader.value(SIZE) is None and reader.value(TRANSFER) is None:
         return None
     given, extra = _connector(reader)

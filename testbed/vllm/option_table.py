@@ -94,7 +94,9 @@ def options_of(names: Iterable[str]) -> dict[str, Option]:
 
 
 def _opposite(name: str) -> str:
-    """The switch that a word turns off: --no-NAME, --disable-NAME of --enable-NAME, or reverse."""
+    """The switch that a word switches off: --no-NAME, --disable-NAME of --enable-NAME, and the
+    reverse.
+    """
     for prefix, of_switch in (
         ("--no-", "--"),
         ("--disable-", "--enable-"),

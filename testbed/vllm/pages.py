@@ -74,7 +74,9 @@ class Pages:
         return num_blocks / self.of_sequence(num_tokens)
 
     def longest(self, num_blocks: int, most: int) -> int:
-        """Tokens of the longest sequence in num_blocks pages, at most `most`; 0 if none fits."""
+        """Tokens of the longest sequence that num_blocks pages hold, at most `most`; 0 if none
+        fits.
+        """
         return bisect_right(range(1, most + 1), num_blocks, key=self.of_sequence)
 
     def _of_column(self, window: int | None, block_size: int, num_tokens: int) -> int:

@@ -266,7 +266,9 @@ def _pages_of(
 def _offloading(
     reader: OptionReader, pages: Pages, limits: Limits, *, caches: bool
 ) -> Offloading | ChunkCache | None:
-    """The cache below the device. Raises InputError beside options not modelled with it."""
+    """The cache below the device. Raises InputError for one beside an option that it is not
+    modelled with.
+    """
     asked = reader, pages, limits.num_gpus
     offloading = lmcache_of(*asked) or offloading_of(*asked)
     if offloading is not None and not caches:

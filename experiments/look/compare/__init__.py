@@ -1,1 +1,3 @@
-"""The comparison of finished runs that `testbed compare` prints, writes and draws."""
+"""The comparison of finished runs, simulated or on a GPU, that `testbed compare` prints, writes and
+draws.
+"""

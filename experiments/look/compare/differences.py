@@ -50,7 +50,9 @@ def _cell(value: Any) -> str:
 
 
 def implied_by_names(different: pd.DataFrame) -> list[str]:
-    """Keys of models and GPUs whose names differ, if runs of one name have one value."""
+    """Keys of models and GPUs whose names differ, if runs with the same name have the same
+    value.
+    """
     keys, implied = list(map(str, different.index)), list[str]()
     for name in filter(_names_a_shape, keys):
         fields = [key for key in keys if key.startswith(name.removesuffix("name")) and key != name]

@@ -122,7 +122,9 @@ def _remarks(runs: Sequence[FinishedRun]) -> Iterator[str]:
 
 
 def _remarks_on(run: FinishedRun) -> Iterator[str]:
-    """Remarks on a run that reads the future, lacks tables, is old, overloaded or unfinished."""
+    """Remarks on a run that reads the future, without tables, of another version, overloaded or
+    unfinished.
+    """
     if future := future_read_by(run.summary):
         yield f"{run.name} reads the future, as no real server can: {future}"
     if run.requests is None or run.spans is None:

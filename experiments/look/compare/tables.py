@@ -60,7 +60,9 @@ def latencies(requests: pd.DataFrame) -> pd.DataFrame:
 
 
 def ttft_by_arrival(requests: pd.DataFrame) -> tuple[pd.Series, pd.Series]:
-    """The mean TTFT (s) of the arrivals in each of at most INTERVALS equal intervals (s)."""
+    """The mean TTFT (s) of the requests that arrived in each of at most INTERVALS equal intervals
+    (s).
+    """
     arrival = requests["arrival_s"]
     interval = np.minimum(arrival * INTERVALS // max(float(arrival.max()), 1e-9), INTERVALS - 1)
     means = requests[["arrival_s", "ttft_s"]].groupby(interval).mean()
@@ -132,7 +134,9 @@ def _runs(comparison: Comparison) -> list[str]:
 
 
 def text_table(table: Table) -> rich.table.Table:
-    """A page's table for the terminal, with a line above the first row of each larger group."""
+    """A table of a page for the terminal, with a line above the first row of each group, unless
+    each row is a group.
+    """
     shown = rich.table.Table(title=table.caption, title_justify="left")
     for name, kind in zip(table.head, table.classes, strict=True):
         shown.add_column(name, justify="right" if kind == NUMBER else "left", overflow="fold")

@@ -199,7 +199,9 @@ def trace_rows(config: RunConfig) -> Rows:
 
 
 def _usual_sizes(largest: int, stored: int) -> list[int]:
-    """Sizes from the largest prompt to all blocks with one prompt more, evenly in logarithms."""
+    """Sizes from the largest prompt to all different blocks with one prompt more, evenly on a
+    logarithmic axis.
+    """
     return [round(size) for size in np.geomspace(largest, largest + stored, NUM_SIZES)]
 
 

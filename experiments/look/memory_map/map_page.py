@@ -237,7 +237,9 @@ def gap_of(summary: Mapping[str, Any] | None) -> int:
 
 
 def _number_of(setup: Setup, engine: int | None) -> int:
-    """The engine to draw, 0 if alone. Raises InputError for one that is absent or fails."""
+    """The engine to draw, 0 if there is one. Raises InputError for one that is not there, and
+    for one that fails.
+    """
     if setup.is_alone:
         if engine:
             raise InputError(

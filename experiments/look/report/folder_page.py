@@ -1,4 +1,6 @@
-"""The page of `testbed report`: the parts of each folder, by the command that wrote it."""
+"""The page that `testbed report` writes: the parts of each folder, by the command that wrote the
+folder.
+"""
 
 import json
 from collections.abc import Iterator, Sequence
@@ -33,7 +35,9 @@ from testbed.run.summaries import costs_of, flat
 
 
 def one_run(run: FinishedRun, title: str, *, alone: bool = False) -> Markup:
-    """A card: main numbers, and behind clicks all else; `alone`: with its charts open."""
+    """A card: main numbers, and behind clicks the charts, all numbers and the config; `alone`: with
+    its charts open.
+    """
     numbers = [(quantity.label, quantity.value(run.summary)) for quantity in quantities()]
     rows = [[label, number(value)] for label, value in numbers if value is not None]
     return render(
@@ -56,7 +60,9 @@ def anchor(title: str) -> str:
 
 
 def many_runs(folder: str, runs: Sequence[FinishedRun]) -> Markup:
-    """Curves of a sweep, a table of the differing keys, and a card for each run with tables."""
+    """Curves of a sweep, a table with the differing keys as columns, and a card for each run with
+    tables.
+    """
     runs, different = _by_differences(runs)
     names = [words or run.name for run, words in zip(runs, words_of_each(different), strict=True)]
     named = list(zip(runs, names, strict=True))

@@ -57,7 +57,9 @@ def title(stem: str) -> str:
 
 
 def text_alternative(stem: str, card: pd.DataFrame) -> str:
-    """A figure's text alternative: its numbers and its panels'; Figure 1 has none of 11's."""
+    """A figure's text alternative: the numbers of it and its panels; Figure 1 has none of Figure
+    11's.
+    """
     rows = card[
         card["figure"].str.fullmatch(re.escape(stem) + "[a-z]?") & (card["simulated"] != "")
     ]

@@ -185,7 +185,9 @@ def _engine_events(
     stop_ps: int,
     engine: int | None = None,
 ) -> tuple[list[Event], list[Event]]:
-    """An engine's processes, threads and events; engine: its number, if there are several."""
+    """The names of an engine's processes and threads, and its events; engine: its number, if there
+    are several.
+    """
     first_pid = 0 if engine is None else len(PROCESSES) * engine
     has_all = engine is None and setup.workload.arrival_ps.any()
     lives = recorder.lives(setup.workload if has_all else ())

@@ -33,7 +33,9 @@ PUBLISHED_COLOR = "#c9ccd1"
 
 
 def fig1(table: pd.DataFrame) -> Figure:
-    """Figure 1: left the parts of a GPU's memory, right memory and throughput by batch size."""
+    """Figure 1: left the parts of the GPU's memory, right memory and throughput against batch
+    size.
+    """
     figure = new_figure(height_in=3.0)
     grid = figure.add_gridspec(2, 2, width_ratios=(1, 2.2))
     _memory_parts(figure.add_subplot(grid[:, 0]), *table.iloc[0][LAYOUT])
@@ -88,7 +90,9 @@ def _batching_curves(memory: Axes, throughput: Axes, table: pd.DataFrame) -> Non
 
 
 def fig11(table: pd.DataFrame, titles: Mapping[str, str], sides: Mapping[str, str]) -> Figure:
-    """Figure 11: distributions of lengths; a title for each setting, a colour for each side."""
+    """Figure 11: input and output length distributions; a title for each setting, a colour for each
+    side.
+    """
     figure = new_figure(height_in=1.9)
     for axes, (setting, title) in zip(figure.subplots(1, 2), titles.items(), strict=True):
         rows = table[table["setting"] == setting]

@@ -1,4 +1,6 @@
-"""Averages at a fixed rate (Figures 2, 13, 15); batches, lengths, servers (1, 11, Table 1)."""
+"""Averages at a fixed rate (Figures 2, 13 and 15); batches, lengths and servers (Figures 1 and 11,
+Table 1).
+"""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace

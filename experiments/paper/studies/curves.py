@@ -1,4 +1,6 @@
-"""Normalized latency by request rate, and the rates sustained (Figures 12, 14, 16, 17)."""
+"""Normalized latency against request rate, and the rates that systems sustain (Figures 12, 14, 16
+and 17).
+"""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -210,7 +212,9 @@ def rising(row: RowKey, ratios: Mapping[str, float], pairs: Sequence[Sequence[st
 
 
 def interval(values: np.ndarray, precision: float) -> str:
-    """The 95% interval of a mean of values with the relative error `precision`; empty for one."""
+    """The 95% interval of a mean of few values, each with the relative error `precision`; empty for
+    one value.
+    """
     of_seeds = replications.interval(values.tolist())
     mean, half, _ = replications.within_step(of_seeds, precision * of_seeds.mean)
     return "" if half is None else f"{mean - half:.2f} to {mean + half:.2f}"

@@ -96,7 +96,9 @@ class PrefixCache(EvictionOrders):
 
 
 def with_pool(config: RunConfig, num_blocks: int) -> RunConfig:
-    """The config with a pool of num_blocks blocks, on GPUs with at least the memory for it."""
+    """The config with a pool of num_blocks blocks, on GPUs that have the memory for it if the
+    server's have less.
+    """
     model, server = config.model, config.server
     pool_bytes = (num_blocks * block_size(config) + 1) * model.kv_bytes_per_token
     each = -(-(pool_bytes + model.weight_bytes) // server.num_gpus)

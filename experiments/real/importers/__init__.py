@@ -1,1 +1,3 @@
-"""Readers of others' measurements and models, in our format, with what they lack."""
+"""Readers of what others measured, and of their models: each gives our own format and says what is
+not in it.
+"""

@@ -127,7 +127,9 @@ def _model(folder: Path, requested: Requested) -> ModelSpec:
 
 
 def _heads(model: ModelSpec, num_gpus: int) -> tuple[int, int]:
-    """Query heads and heads of K and V of a GPU; with fewer than GPUs, each copies one."""
+    """Query heads and heads of K and V of one of these GPUs; with fewer than GPUs, each has a copy
+    of one.
+    """
     return model.num_heads // num_gpus, max(1, model.num_kv_heads // num_gpus)
 
 

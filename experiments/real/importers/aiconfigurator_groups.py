@@ -29,7 +29,9 @@ Tables = Mapping[str, Any]
 
 
 def add_latent(imported: Imported, tables: Tables, kv_dtype: str, weights: str) -> None:
-    """Latent attention with its matrix products: vLLM's module of DeepSeek-V3, by a GPU's heads."""
+    """Latent attention with its matrix products: vLLM's module of DeepSeek-V3, by heads of a
+    GPU.
+    """
     model, heads = imported.model, imported.model.num_heads // imported.num_gpus
     kind = {"num_heads": heads, "kv_cache_dtype": kv_dtype, "gemm_type": weights}
     decode, prefill = (
@@ -53,7 +55,9 @@ def add_latent(imported: Imported, tables: Tables, kv_dtype: str, weights: str) 
 
 
 def rows_of_kind(tables: Tables, name: str, kind: Mapping[str, Any]) -> Any:
-    """The rows of a kind in the table `name`. Raises InputError without such a table or row."""
+    """The rows of a kind in the table `name`. Raises InputError if there is no such table, or no
+    such row.
+    """
     if name not in tables:
         raise InputError(
             key=name,
@@ -72,7 +76,9 @@ def rows_of_kind(tables: Tables, name: str, kind: Mapping[str, Any]) -> Any:
 
 
 def add_experts(imported: Imported, tables: Tables) -> None:
-    """A layer's mixture of experts by tokens, for each measured distribution over experts."""
+    """A layer's mixture of experts by tokens, for each distribution of tokens over experts that was
+    measured.
+    """
     model, experts = imported.model, imported.model.experts
     assert experts is not None
     bits = model.weight_bits if experts.bits is None else experts.bits
@@ -122,7 +128,9 @@ def _experts_us(
 
 
 def add_states(imported: Imported, tables: Tables) -> None:
-    """Gated delta nets, by the bytes of their state; others' states are a roofline's."""
+    """Gated delta nets, found by the bytes of their state; the states of others are read and
+    written by a roofline.
+    """
     states = imported.model.states
     assert states is not None
     of_a_sequence = states.state_bytes or states.num_tokens * imported.model.slot_bytes
@@ -162,7 +170,9 @@ def _delta_net_points(rows: Any) -> tuple[Points, Points]:
 
 
 def _roofline_points(imported: Imported, state_bytes: int) -> tuple[Points, Points]:
-    """Decodes and prefills by the memory's bandwidth: a state is read and written, a tail read."""
+    """Decodes and prefills by the memory's bandwidth: a state is read and written, a tail of tokens
+    read.
+    """
     states = imported.model.states
     us_of_bandwidth = 1e6 if states is not None and states.num_tokens else 2e6
     us = round(us_of_bandwidth * state_bytes / _sheet(imported).memory_bandwidth, 3)

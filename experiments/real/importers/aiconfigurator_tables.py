@@ -54,7 +54,9 @@ Place = tuple[tuple[int, int], float, float]
 
 
 def checked_rows(table: Any, path: Path) -> Any:
-    """The table itself, if all that is read of it are numbers of at least 0, a latency above."""
+    """The table itself, if every number that is read of it is one, at least 0; a latency must be
+    above 0.
+    """
     for name in NUMBERS.intersection(table.columns):
         wrong = (
             ~np.isfinite(table[name])
@@ -87,7 +89,9 @@ def points_by(rows: Any, *by: str) -> Points:
 
 
 def read_parquet(folder: Path, pattern: str) -> Any:
-    """The newest version of a table in the folder. Raises InputError without pyarrow."""
+    """A table of the folder, of the newest version that is there. Raises InputError if pyarrow
+    is not installed.
+    """
     try:
         import pyarrow  # noqa: F401
     except ImportError as error:
@@ -102,7 +106,9 @@ def read_parquet(folder: Path, pattern: str) -> Any:
 
 
 class Gemms:
-    """Times by shape: linear between measured n and k, in proportion beyond, level below."""
+    """Times by shape: linear between measured n and k, in proportion beyond the last, below the
+    first the first's.
+    """
 
     def __init__(self, table: Any, dtype: str = DTYPE) -> None:
         self._us = {
@@ -226,7 +232,9 @@ def prefill_points(rows: Any, heads: int, kv_heads: int, notes: list[str], every
 
 
 def attention_rows(table: Any, head_size: int, kv_dtype: str, notes: list[str]) -> Any:
-    """Rows of full attention with this type of K and V, of the nearest measured head size."""
+    """Rows of full attention with K and V of this type, of this head size or of the nearest that
+    was measured.
+    """
     rows = typed_rows(table, kv_dtype, 0)
     sizes = sorted(rows["head_dim"].unique().tolist())
     near = min(sizes, key=lambda size: abs(size - head_size))
@@ -251,7 +259,9 @@ def typed_rows(table: Any, kv_dtype: str, window: int) -> Any:
 
 
 def _queries(rows: Any, queries: int, notes: list[str]) -> tuple[Any, int]:
-    """The rows with `queries` query heads for each head of K and V, or the nearest number."""
+    """The rows with `queries` query heads for each head of K and V, or the nearest number that was
+    measured.
+    """
     ratio = rows["num_heads"] // rows["num_key_value_heads"]
     divides = rows["num_heads"] % rows["num_key_value_heads"] == 0
     measured = sorted(ratio[divides].unique().tolist())
@@ -265,7 +275,9 @@ def _queries(rows: Any, queries: int, notes: list[str]) -> tuple[Any, int]:
 
 
 def _at_whole_counts(measured: list[tuple[float, float]]) -> list[tuple[int, float]]:
-    """The times at whole numbers of sequences, linear between measured ones."""
+    """The times at whole numbers of sequences: if the measured ones are not whole, linear
+    between them.
+    """
     counts, us = zip(*sorted(measured), strict=True)
     near = {int(count) for count in counts} | {int(count) + 1 for count in counts}
     inside = [n for n in near if counts[0] <= n <= counts[-1]]
@@ -276,7 +288,9 @@ def _at_whole_counts(measured: list[tuple[float, float]]) -> list[tuple[int, flo
 
 
 def all_reduce_points(table: Any, num_gpus: int, notes: list[str]) -> Points:
-    """(num_gpus, bytes, microseconds) in CUDA graphs: others are a floor of launches."""
+    """(num_gpus, bytes, microseconds); those launched one by one are a floor of launches, so CUDA
+    graphs' are taken.
+    """
     rows = table[table["backend"] == "vllm_graph"]
     measured = sorted(rows["num_gpus"].unique().tolist())
     chosen = max((n for n in measured if n <= num_gpus), default=measured[0])

@@ -28,7 +28,9 @@ OTHER_DEVICES = {
 
 
 def model_named(name: str) -> ModelSpec:
-    """A model by a name of the config tree or of Hugging Face, or by a path of its file."""
+    """A model by a name of the config tree or of Hugging Face, or by the path of its config.json or
+    model file.
+    """
     if Path(name).is_file():
         return model_of(Path(name))
     short, model, max_len = known_name(name)
@@ -45,7 +47,9 @@ def model_named(name: str) -> ModelSpec:
 
 
 def known_name(name: str) -> tuple[str, str, int | None]:
-    """A name that others use, without its owner; ours for it; the longest sequence if another."""
+    """A name that others use, without its owner; ours for it, and the longest sequence if it is
+    another.
+    """
     short = name.rpartition("/")[2].lower()
     if short in ALIASES:
         return short, *ALIASES[short]
@@ -61,7 +65,9 @@ def gpu_named(name: str) -> GpuSpec:
 
 
 def gpu_of_device(device: str) -> GpuSpec | None:
-    """The data sheet of a device by our name or its driver's; None if the config tree has none."""
+    """The data sheet of a device by our name or the one its driver gives it, None if the config
+    tree has none.
+    """
     sheets = {
         name: yaml_values(path.read_text(encoding="utf-8"))
         for name, path in files_of("gpu").items()
@@ -77,7 +83,9 @@ def gpu_of_device(device: str) -> GpuSpec | None:
 
 
 def data_sheet(name: str | None, device: str, source: object) -> GpuSpec | None:
-    """The data sheet asked for, else the device's own if there is one: of no other device."""
+    """The data sheet that is asked for, else the device's own, None if there is none: of no other
+    device.
+    """
     own_sheet = gpu_of_device(device)
     if name is None:
         return own_sheet

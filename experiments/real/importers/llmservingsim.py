@@ -295,7 +295,9 @@ def _skew_points(path: Path, ratio: float) -> tuple[list[list[Any]], int]:
 
 
 def _edge(path: Path, label: str) -> int:
-    """The upper edge of a bin; one above the last edge (`sr>70%`) ends at 100 percent or 2^31."""
+    """The upper edge of a bin; one above the last edge (`sr>70%`) ends at 100 percent or goes on at
+    the top.
+    """
     match = re.fullmatch(r"\w+?(<=|>|=)(\d+)([%k]?)", label)
     if match is None:
         raise InputError(

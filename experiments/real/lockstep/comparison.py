@@ -181,7 +181,9 @@ def workload(requests: Sequence[Request]) -> Iterator[str]:
 
 
 class Tokens:
-    """The token ids of prompts and answers: equal for equal contents. first: the smallest."""
+    """The token ids of prompts and answers: equal ones for equal contents, else ids of their own.
+    first: the smallest.
+    """
 
     def __init__(self, first: int) -> None:
         self._new = count(first)

@@ -44,7 +44,9 @@ def write_families(folder: Path) -> None:
 
 
 def check_configs(folder: Path, gpus: Sequence[str] = GPUS) -> Iterator[str]:
-    """Compare each config.json below a folder and its variations; differences, then counts."""
+    """Compare every config.json below a folder and its variations; a line for each difference, and
+    the counts last.
+    """
     return compared(asked for path in config_files(folder) for asked in _asked(path, gpus))
 
 

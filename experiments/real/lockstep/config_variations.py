@@ -1,4 +1,6 @@
-"""Variations of a config.json: keys absent, null or odd; each rope, dtype, quantization."""
+"""Variations of a config.json: each key absent, null, or odd but valid; each rope; each dtype and
+quantization.
+"""
 
 from collections.abc import Iterator, Mapping
 from typing import Any

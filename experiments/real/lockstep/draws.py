@@ -124,7 +124,9 @@ def draw_windows(random: Random, pool_bytes: int) -> tuple[str, ...]:
 
 
 def draw_speculation(random: Random, *, is_async: bool) -> tuple[str, ...]:
-    """A random way to speculate that the scheduler has; few drafts or all are accepted."""
+    """A random way to speculate, of those that the scheduler has; few drafts or all are
+    accepted.
+    """
     ways = ("ngram_gpu" if is_async else "ngram", "heads", "draft_model")
     way = random.choice(ways)
     words = [

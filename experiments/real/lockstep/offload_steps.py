@@ -139,7 +139,9 @@ class OurSteps:
 
 
 def steps_of(server: Server, requests: Sequence[Request], most: int = 100_000) -> list[Step]:
-    """All steps up to the last decision. Raises RuntimeError after `most` steps without an end."""
+    """All steps up to the last that decides something. Raises RuntimeError after `most` steps
+    without an end.
+    """
     steps, arriving = list[Step](), list(requests)[::-1]
     for number in range(most):
         while arriving and arriving[-1].arrival_ps <= number * STEP_PS:

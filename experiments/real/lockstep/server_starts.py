@@ -63,7 +63,9 @@ class Tally:
 
 
 class SideBySide:
-    """Starts servers on both sides and counts outcomes. folder: of each config.json in turn."""
+    """Starts servers on both sides and counts the outcomes. folder: has the config.json of each
+    server in turn.
+    """
 
     def __init__(self, folder: Path) -> None:
         self.release = nearest_release(installed_release())
@@ -122,7 +124,9 @@ def started_here(folder: Path, gpu: str, release: Release, words: str) -> Start 
 def outcome_of(
     ours: Start | InputError, theirs: Start | str, *, has_length: bool
 ) -> tuple[str, str]:
-    """The kind of the outcome, and a line unless equal. has_length: the command gives one."""
+    """The kind of the outcome, and a line if it is not equal. has_length: the command gives the
+    longest sequence.
+    """
     if isinstance(theirs, str):
         if any(words in theirs for words in UNBUILT):
             return "of a type that this installation does not build", ""

@@ -389,7 +389,9 @@ def _give_collaborators(scheduler: Any) -> None:
 
 
 def next_batch(scheduler: Any, *, overlaps: bool) -> Any:
-    """The next batch, as the event loops ask for it; result_queue holds the one in flight."""
+    """The next batch, as the event loops ask for it; result_queue holds the one whose results are
+    not known.
+    """
     plan = scheduler.get_next_batch_to_run(
         running_batch=scheduler.running_batch, last_batch=scheduler.last_batch
     )

@@ -58,7 +58,9 @@ class TheirsOfSGLang:
                 now_ps = max(now_ps, arriving[0].arrival_ps)
 
     def process(self, batch: Any) -> bool:
-        """Process the results of a batch, with overlap of the one before; whether there are any."""
+        """Process the results of a batch, with overlap of the one before it; whether there are
+        any.
+        """
         if self.options.overlaps:
             batch, self.in_flight = self.in_flight, None if batch is None else batch.copy()
         if batch is not None:
@@ -74,7 +76,9 @@ class TheirsOfSGLang:
             raise SideFailed(f"{self.name}: {str(error).splitlines()[0]}") from error
 
     def iteration(self, batch: Any, begins_ps: int) -> Iteration:
-        """Tokens that a batch computes, with the retractions since the last; None: no batch."""
+        """Tokens that a batch computes, with the retractions since the one before; None: no
+        batch.
+        """
         retracted, self._retracted = tuple(self._retracted), []
         if batch is None:
             return Iteration(begins_ps, {}, retracted)

@@ -42,7 +42,9 @@ class NamedGpu:
 
 @dataclass(frozen=True)
 class Start:
-    """The words behind `sglang serve`, and the GiB free before and after the weights."""
+    """A command's words behind `sglang serve`, and the GiB that are free before and after its
+    weights are loaded.
+    """
 
     words: tuple[str, ...]
     free_before: float

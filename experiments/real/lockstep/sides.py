@@ -150,7 +150,9 @@ def served(setup: Setup) -> tuple[list[Request], int]:
 
 
 class Theirs:
-    """The installed vLLM's scheduler; output tokens are new ones, or what later prompts contain."""
+    """The scheduler of the installed vLLM; an output token is one that no request had, or what
+    later prompts contain.
+    """
 
     def __init__(
         self,

@@ -1,4 +1,6 @@
-"""Random servers of models with cached states, and requests that share parts of prompts."""
+"""Random servers of models with states whose prefixes are cached, and requests that share parts of
+their prompts.
+"""
 
 from collections.abc import Sequence
 from random import Random

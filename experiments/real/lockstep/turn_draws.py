@@ -22,7 +22,9 @@ def with_turns(random: Random, drawn: Sequence[Request], longest: int) -> list[R
 
 
 def with_later_turns(random: Random, drawn: Sequence[Request], longest: int) -> list[Request]:
-    """`with_turns` in three parts, each after the end of all before: with complete answers."""
+    """`with_turns` in three parts, of which each begins when all before has ended: prompts contain
+    complete answers.
+    """
     turns, size = list[Request](), -(-len(drawn) // 3)
     for part in range(3):
         known = list(turns)

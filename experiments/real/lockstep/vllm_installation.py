@@ -1,4 +1,6 @@
-"""The installed vLLM: its Scheduler, of our configuration, without a GPU or weights."""
+"""The installed vLLM: its Scheduler, built from our configuration, without a GPU or a model's
+weights.
+"""
 
 import json
 import logging
@@ -110,7 +112,9 @@ class Options:
 
 
 def options_of(setup: Setup) -> Options:
-    """The options of the same server. Raises InputError for parts or values that vLLM V1 lacks."""
+    """The options of the same server. Raises InputError for a part or a value that vLLM V1 does not
+    have.
+    """
     scheduler = _vllms_scheduler(setup)
     _check_parts(setup)
     _check_values(setup)
@@ -387,7 +391,9 @@ def logged_capacity(config: Any, cache: Any) -> tuple[int, float]:
 
 
 def block_hasher(block_size: int, num_behind: int = 0) -> Any:
-    """vLLM's hashes of a request's full blocks, which cover num_behind tokens behind each."""
+    """vLLM's function that computes the hashes of a request's full blocks, which cover num_behind
+    tokens behind each.
+    """
     from vllm.utils.hashing import get_hash_fn_by_name
     from vllm.v1.core.kv_cache_utils import get_request_block_hasher, init_none_hash
 

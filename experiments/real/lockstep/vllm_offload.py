@@ -30,7 +30,9 @@ MAX_LEN = 2048
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """A server and its requests. host_blocks: of the CPU cache. num_steps: of a transfer."""
+    """A server and its requests. host_blocks: of the CPU cache. num_steps: that a transfer
+    takes.
+    """
 
     num_blocks: int
     host_blocks: int

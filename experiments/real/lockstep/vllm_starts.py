@@ -101,7 +101,9 @@ class Starter:
                 return _answered(stages, tuple(weights))
 
     def _built_stage(self, rank: int, config: Any) -> int:
-        """The bytes of a pipeline stage's parameters, whose layers its configuration has then."""
+        """The bytes of the parameters of a pipeline stage, whose layers are in its configuration
+        then.
+        """
         from vllm.config import set_current_vllm_config
 
         compiled = config.compilation_config.mode
@@ -132,7 +134,9 @@ class Starter:
 
 
 def _reader() -> Callable[[str], Any]:
-    """Reads words of a command as vLLM's own EngineArgs. Raises ValueError if they are wrong."""
+    """Reads words of a command as vLLM's own EngineArgs. Raises ValueError if its parser ends
+    the program.
+    """
     from vllm.engine.arg_utils import EngineArgs
     from vllm.utils.argparse_utils import FlexibleArgumentParser
 

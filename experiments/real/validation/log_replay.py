@@ -65,7 +65,9 @@ class LoggedMachine(NamedTuple):
     slowness: float = 1.0
 
     def before_first_of(self, engine: Times) -> Floats:
-        """The seconds of each simulated request; beyond the largest number the last line goes."""
+        """The seconds of each request of a simulated engine; beyond the largest number the last
+        line goes on.
+        """
         counts, seconds = [*self.before_first_s], [*self.before_first_s.values()]
         beside = engine.running_at(engine.first_token_s) - 1
         inside = np.interp(beside, counts, seconds)

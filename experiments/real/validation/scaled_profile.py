@@ -32,7 +32,9 @@ class ScaledProfile(NamedTuple):
 def starting_profile(
     source: str | None, model: str | None, gpu: str | None, tensor_parallel: int
 ) -> dict[str, Any]:
-    """The profile to scale: `source`, else the nearest one; carried to the model and GPU."""
+    """The profile to scale: `source`, a file or a name that ships, else the nearest one; carried
+    to the model and GPU.
+    """
     shape = model_named(model) if model else None
     sheet = gpu_named(gpu) if gpu else None
     if source:

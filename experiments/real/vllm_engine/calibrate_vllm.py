@@ -65,7 +65,9 @@ def calibrate(command: str, python: str, out: Path, keep: Path | None, limit_s: 
 
 @contextmanager
 def _left_on_failure() -> Iterator[Path]:
-    """A folder that goes afterwards; it stays if something fails: the error names a file in it."""
+    """A folder that goes afterwards; it stays if something fails, since the error names a file
+    in it.
+    """
     folder = Path(mkdtemp(prefix="testbed-vllm-"))
     yield folder
     shutil.rmtree(folder)
@@ -112,7 +114,9 @@ def swept_machine(
 
 
 def _cut_short(folders: Sequence[Path]) -> dict[str, list[str]]:
-    """The sweeps that a time limit has left out, for the fingerprint; nothing without any."""
+    """The sweeps that a time limit has left out, for the fingerprint; nothing if there are
+    none.
+    """
     names = [name for folder in folders for name in left_out(folder)]
     return {CUT_SHORT: names} if names else {}
 

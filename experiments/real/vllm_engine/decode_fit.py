@@ -93,6 +93,8 @@ def _level(rows: pd.DataFrame, shape: DecodeFit) -> float:
 
 
 def slope_of(rows: pd.DataFrame) -> float | None:
-    """Milliseconds of a batch for each token that it reads; None if all contexts are alike."""
+    """Milliseconds of a batch for each token that it reads; None if all its contexts are
+    alike.
+    """
     every = rows.iloc[:: max(1, len(rows) // MOST)]
     return slope(every.decode_context.to_numpy(float), every.ms.to_numpy(float))

@@ -85,7 +85,9 @@ def _seen(
 
 
 def on_gpu_ms(rows: pd.DataFrame, decodes: DecodeFit, launches: LaunchFit) -> "pd.Series[float]":
-    """From the begin of iterations on the GPU, free and with the first launch, to their results."""
+    """From the begin of iterations on the GPU, which is free and has the first of a launch, to
+    their results.
+    """
     free_ms = decodes.each_ms(rows.decodes_before, rows.context_before)
     begun_ms = np.maximum(free_ms, rows.handed_ms + launches.first_of(rows.num_seqs))
     return rows.handed_ms + rows.before_ms + rows.handed_behind_ms + rows.late_ms - begun_ms
@@ -97,7 +99,9 @@ def attention_ms(rows: pd.DataFrame, decodes: DecodeFit, prompts: PromptFit) -> 
 
 
 def _of_decodes(sizes: Sequence[int], decodes: DecodeFit, prompts: PromptFit) -> Floats:
-    """The times of batches of as many decodes; beyond the largest a line to prompts."""
+    """The times of batches of as many decodes; beyond the largest batch a line to prompts beyond
+    the graphs.
+    """
     beyond = max(2 * sizes[-1], decodes.num_seqs[-1] + 1)
     times = [*decodes.at_zero, prompts.linear_ms(beyond)]
     found: Floats = np.interp(sizes, [*decodes.num_seqs, beyond], times)

@@ -24,7 +24,9 @@ def fit_growth(
     prompts: PromptFit,
     largest_graph: int,
 ) -> dict[int, Curve]:
-    """Launches of prompts by requests, up to the largest pool, each at its most requests."""
+    """Launches of prompts by requests, up to the largest pool; each pool counts at the most
+    requests in it.
+    """
     behind = _seen(behind_prompts, decodes, prompts, largest_graph)
     short = behind[behind.hidden_ms < lone.launch.median()]
     every = pd.concat([lone.assign(is_seen=True), short.assign(launch=short.before_ms)])

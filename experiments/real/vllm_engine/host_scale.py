@@ -111,7 +111,9 @@ def _joined(own: Launches, other: Launches, scale: float) -> Iterator[tuple[str,
 
 
 def _check_kinds(own: Mapping[str, Any], others: Mapping[str, Any], needed: str) -> None:
-    """Raises InputError if the kinds of lone prompts differ, or the needed one is missing."""
+    """Raises InputError if the kinds of lone prompts differ, or the one that is needed is
+    missing.
+    """
     if needed not in own or own.keys() != others.keys():
         raise InputError(
             key="the sweeps",

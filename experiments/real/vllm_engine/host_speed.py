@@ -21,7 +21,9 @@ LEAST, MOST = 0.4, 2.0
 
 
 def slowness(table: pd.DataFrame) -> pd.Series:
-    """The slowness of each iteration over the log's mean; 1 without the scheduler's times."""
+    """The slowness of each iteration, over the log's mean; 1 if it lacks the scheduler's times, or
+    decodes.
+    """
     alone = (table.prompts == 0) & (table.decodes > 0)
     if alone.sum() < FEWEST or not {name for pair in TIMES for name in pair} <= set(table):
         return pd.Series(1.0, index=table.index)

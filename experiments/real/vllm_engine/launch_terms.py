@@ -71,7 +71,9 @@ def curves_by_terms(rows: pd.DataFrame, largest_graph: int) -> dict[int, Curve]:
 
 
 def unseen_ms(rows: pd.DataFrame, largest_graph: int) -> float:
-    """Milliseconds of a first launch of a number of tokens beyond the graphs; 0 if unseen."""
+    """Milliseconds of a number of tokens beyond the graphs that was not launched before; 0 if no
+    launch shows them.
+    """
     is_shown = rows.is_seen & rows.is_unseen & (rows.num_tokens > largest_graph)
     return max(0.0, fit_terms(rows, largest_graph).unseen) if is_shown.any() else 0.0
 

@@ -67,7 +67,9 @@ def _of_size(
 
 
 def steady_left_out(steps: pd.DataFrame, machine: Machine, form: Form = OF_SUMS) -> pd.DataFrame:
-    """Decodes alone by number, each inner one left out: mean real and predicted ms."""
+    """Decodes alone by their number, each left out but the smallest and the largest: mean real and
+    predicted ms.
+    """
     sizes = sorted(machine.graph_sizes)
     steady = steady_decodes(steps)
     whole = fit_decodes(steady, sizes, form.of_decodes)
@@ -100,7 +102,9 @@ def spread(steps: pd.DataFrame, machine: Machine, form: Form = OF_SUMS) -> dict[
 
 
 def _deviation(errors: pd.Series) -> float:
-    """The deviation of a normal distribution with this median of sizes: odd ones move it little."""
+    """The deviation of a normal distribution with this median of sizes, which one odd size does not
+    move.
+    """
     return float(NORMAL * errors.abs().median())
 
 

@@ -82,7 +82,9 @@ def _table(folder: Path) -> pd.DataFrame:
 
 
 def left_out(folder: Path) -> list[str]:
-    """The waves that the time limit has left out, by waves.csv; none without such a file."""
+    """The waves that the time limit has left out, by waves.csv; none if there is no such
+    file.
+    """
     waves = _waves(folder)
     return [str(name) for name in waves["name"][waves.started_s.isna()]]
 

@@ -29,7 +29,9 @@ class Swept(NamedTuple):
 
 
 def read_swept(folders: Sequence[Path]) -> Swept:
-    """Facts in or beside the folders. Raises InputError if they differ, or are synchronous."""
+    """Facts in the folders or beside them. Raises InputError if they differ, or were not
+    scheduled asynchronously.
+    """
     facts = _same(folders, FACTS, ENGINE)
     if not facts.get("async_scheduling", True):
         raise InputError(

@@ -138,7 +138,9 @@ def _linear_and_graph(
     num_layers: int,
     notes: tuple[str, str],
 ) -> dict[str, Section]:
-    """Both sections. linear_ms: of all layers, by tokens; above: decodes' beyond, by number."""
+    """Both sections. linear_ms: of all layers, by tokens; above: milliseconds of decodes beyond
+    that, by their number.
+    """
     linear = _section(
         ("num_tokens",),
         [[count, ms * US / num_layers] for count, ms in linear_ms.items()],

@@ -192,7 +192,9 @@ def check_usage(used: object, num_slots: int) -> None:
 def check_tables(
     memory: Capabilities, used: Usage, tables: list[list[Extent]], pinned: Collection[int]
 ) -> None:
-    """Clauses 4 and 5: tables lie in the pool, as counted. `pinned` slots are a prefix's."""
+    """Clauses 4 and 5: the tables lie in the pool, and are what the policy counts. `pinned` slots
+    are a prefix's.
+    """
     for start, length in itertools.chain(*tables):
         if type(start) is not int or type(length) is not int:
             whole = "are no whole numbers (int)"

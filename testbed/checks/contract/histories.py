@@ -91,7 +91,9 @@ class Histories:
         self._scenes: list[Callable[[], list[Call]]] = [*always, *swaps, *cached]
 
     def draw(self) -> list[Call]:
-        """A history of about MAX_CALLS calls, or fewer: an emptier pool refuses other things."""
+        """A history of about MAX_CALLS calls, or fewer: a pool that is not crowded yet refuses
+        other things.
+        """
         calls: list[Call] = []
         if self.memory.forks is not None and self.random.random() < 0.4:
             calls.append(Act("register", 0, self.random.randint(1, self.max_len // 3)))
@@ -154,7 +156,9 @@ class Histories:
         return [*self.few(), FLOOD] if self.random.random() < 0.5 else self.few()
 
     def again(self) -> list[Call]:
-        """A request, others meanwhile, and the same request again, in the same plan or later."""
+        """A request, what happens meanwhile, and the same request once more, in the same plan or
+        later.
+        """
         admit = self.admission()
         return [admit, *self.meanwhile(), admit]
 
@@ -165,7 +169,9 @@ class Histories:
         return [*gone, Act("return", 0, chunk), *self.few()]
 
     def swapped(self) -> list[Call]:
-        """A group is swapped out and in, and once more with a token generated meanwhile."""
+        """A group is swapped out and in, and once more with a token that it has generated
+        meanwhile.
+        """
         pick = self.pick()
         trip = [Act("move", pick), *self.meanwhile(), Act("move", pick)]
         return [RUN, *trip, Act("extend", pick, 1), RUN, *trip]
@@ -228,7 +234,9 @@ class Histories:
         return [RUN, lease, *come, RUN, Act("end_lease"), discard, come[0], RUN]
 
     def brought_back(self) -> list[Call]:
-        """The newest group is swapped out and in, and a new request looks for what that brings."""
+        """The newest group is swapped out and in, and a new request looks for what it brings
+        back.
+        """
         admit = self.admission()
         return [
             admit,
@@ -241,7 +249,9 @@ class Histories:
         ]
 
     def in_turn(self) -> list[Call]:
-        """Two stories take turns as prompts, each evicting the other's end, which is then read."""
+        """Two stories take turns as prompts, each long enough to evict the end of the other, which
+        is then read.
+        """
         lengths = [self.random.randint(self.max_len // 2, self.max_len - 1) for _ in range(2)]
         calls = list[Call]()
         for turn in range(5):

@@ -1,4 +1,6 @@
-"""Groups of sequences and their moves, as a scheduler makes them, for policy and witness."""
+"""Groups of sequences and their moves, as a scheduler makes them; each calls the policy and informs
+the witness.
+"""
 
 from dataclasses import dataclass, field
 
@@ -59,7 +61,9 @@ class Group:
 
 
 class Moves:
-    """Groups by request id, the batch that decodes, and what the present plan will compute."""
+    """Groups by request id, the batch that decodes, and what the present plan will compute when it
+    runs.
+    """
 
     def __init__(self, make: MakePolicy, pool: PoolSpec, thorough: bool = True) -> None:
         self.questions = Questions(make, pool, thorough)
@@ -73,7 +77,9 @@ class Moves:
         self._steps = 0
 
     def admit(self, group: Group, chunk: int) -> bool:
-        """First slots, for a new or a preempted group, and its first chunk in the plan."""
+        """First slots, for a new group or one that was preempted, and its first chunk in the
+        plan.
+        """
         is_split = group.differs or self.memory.forks is None
         seqs = group.sequences if is_split else [group.first]
         num_tokens = (
@@ -98,7 +104,9 @@ class Moves:
         return True
 
     def _place(self, seq: Sequence, start: int, end: int) -> None:
-        """The tokens from `start` to `end` run in this plan; a later admission may find them."""
+        """The tokens from `start` to `end`, if any, run in this plan; a later admission may find
+        them.
+        """
         if start < end:
             self._plan.append(Write(seq, start, end - start))
             self._publish(seq, end)
@@ -110,7 +118,9 @@ class Moves:
         self.witness.publish(seq, num_tokens)
 
     def run_plan(self) -> None:
-        """The plan runs; then groups with computed prompts are forked, and transfers may begin."""
+        """The plan runs; then every group whose prompt is computed is forked, and transfers may
+        begin.
+        """
         if self._plan:
             self._compute()
         if self.memory.transfers is not None:
@@ -225,7 +235,9 @@ class Moves:
                 self._publish(seq, seq.num_stored)
 
     def truncate(self, group: Group, num_tokens: int) -> None:
-        """It gives its last slots back, but for the first, and will compute their tokens again."""
+        """It gives its last slots back, but for the first, and will compute what they stored
+        again.
+        """
         self._leave(group)
         seq, left = group.first, max(group.first.num_slots - num_tokens, 1)
         self.questions.log.append(f"truncate({seq}, {seq.num_slots - left})")

@@ -304,7 +304,9 @@ def beside_another(make: MakeOrder, calls: Sequence[Call]) -> list[str]:
 
 
 def check_order(make: MakeOrder, num_examples: int = 200) -> ClauseBroken | None:
-    """The clause that an eviction order breaks, with the shortest such calls; else None."""
+    """The clause that an eviction order breaks, with the shortest calls that break it; None if it
+    keeps all.
+    """
     random = Random(0)
     for _ in range(num_examples):
         calls = histories(random)

@@ -78,7 +78,9 @@ class Questions:
     def admit(
         self, seqs: list[Sequence], num_tokens: int, most: int, note: str, hit: CacheHit
     ) -> Answers:
-        """First slots for num_tokens of their `most` tokens, `hit` found: clauses 1, 2, 3, 8, 10"""
+        """First slots for num_tokens of their `most` tokens each, of which `hit` was found: clauses
+        1, 2, 3, 8 and 10.
+        """
         name, first = f"admit({seqs}, {num_tokens}){note}", seqs[0]
         tables = self.witness.tables()
         certain = self.witness.stories.certain_hit(first.seq_id, first.prompt_len, tables)
@@ -122,7 +124,9 @@ class Questions:
         require(8, has_prefix, f"{reported} of a registered prefix of {self.registered_prefix}")
 
     def _check_refused(self, name: str, ask: Any, answer: Refusal) -> None:
-        """A request refused for ever does not fit an empty pool; one refused for now does."""
+        """A request that is refused for ever does not fit an empty pool, and one that is refused
+        for now does.
+        """
         self.refused, fresh = (name, ask), ask(self.fresh())
         if answer.is_final:
             is_final = isinstance(fresh, Refusal) and fresh.is_final
@@ -226,7 +230,9 @@ class Questions:
         hit: CacheHit | None = None,
         num_seqs: int = 0,
     ) -> A:
-        """The answer, a list of num_seqs admissions, with its ops performed: clauses 1, 2, 10."""
+        """The answer, a list if num_seqs sequences are admitted, after its ops were performed:
+        clauses 1, 2, 10.
+        """
         seqs = list(self.witness.resident.values())
         before = state_of(self.memory, seqs) if self.thorough else None
         self.log.append(name)
@@ -265,7 +271,9 @@ def _move(memory: Capabilities, seqs: list[Sequence], tier: str) -> Answer:
 
 
 def check_max_seq_len(memory: Capabilities, request: Incoming, final_len: int) -> None:
-    """The empty policy serves exactly the requests that end within max_seq_len()."""
+    """The empty policy can serve the request to its end exactly if max_seq_len() is at least its
+    final length.
+    """
     longest: object = memory.policy.max_seq_len(request.prompt_len, request.num_seqs)
     require(3, type(longest) is int, f"max_seq_len() is {longest!r}")
     assert isinstance(longest, int)

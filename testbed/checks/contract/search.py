@@ -1,4 +1,6 @@
-"""Run the contract against any policy; report what broke, with the shortest such calls."""
+"""Run the contract against any policy and report what broke, with the shortest calls that break
+it.
+"""
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import fields, replace
@@ -182,7 +184,9 @@ class Harness(Moves):
 def broken_by(
     make: MakePolicy, pool: PoolSpec, calls: list[Call], *, twice: bool = True
 ) -> ClauseBroken | None:
-    """The clause that the calls break. They are carried out `twice` for clause 9 alone."""
+    """The clause that the calls break. They are carried out `twice` for clause 9, which nothing
+    else needs.
+    """
     harness = Harness(make, pool)
     try:
         history = harness.run(calls)
@@ -313,7 +317,9 @@ def shortest(
     fewer: Callable[[list[C]], Iterator[list[C]]] = smaller,
     max_tries: int = MAX_TRIES,
 ) -> list[C]:
-    """The shortest calls that max_tries tries find failing; `fewer` yields smaller candidates."""
+    """The shortest calls that max_tries tries find and that still fail; `fewer` yields candidates a
+    step smaller.
+    """
     candidates = fewer(calls)
     for _ in range(max_tries):
         candidate = next(candidates, None)

@@ -1,4 +1,6 @@
-"""Clauses 6 and 7: guaranteed steps are granted, and several at once equal single ones."""
+"""Clauses 6 and 7: steps that are guaranteed are granted, and several at once equal the same steps
+one by one.
+"""
 
 import copy
 from collections.abc import Iterable, Sequence
@@ -71,7 +73,9 @@ def check_taken(before: Usage, after: Usage) -> None:
 def check_steps(
     twin: Capabilities, members: Batch, steps: int, answer: Answer, after: Usage
 ) -> None:
-    """Clause 7: a policy answered extend(batch, steps), `after` it; its `twin` goes singly."""
+    """Clause 7: one policy has answered extend(batch, steps) and then uses `after`; its `twin` goes
+    step by step.
+    """
     policy, copied = twin.policy, 0
     used, taken, evicted = policy.usage(), list[tuple[int, int]](), list[tuple[int, int]]()
     for step in range(steps):

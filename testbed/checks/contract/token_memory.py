@@ -1,4 +1,6 @@
-"""A memory that stores tokens by tier; prompts' tokens, and what must be found (clause 8)."""
+"""A memory that stores tokens, tier by tier; the tokens of prompts, and what must be found of them
+(clause 8).
+"""
 
 from collections.abc import Container, Hashable, Iterable
 from itertools import count, islice
@@ -25,7 +27,9 @@ class TokenMemory:
         self.in_transit: dict[int, tuple[Move, Contents, Contents]] = {}
 
     def perform(self, ops: Ops) -> None:
-        """Carry out all moves and copies; each reads its sources before it overwrites anything."""
+        """Carry out all moves between tiers and all copies; each reads its sources before it
+        overwrites anything.
+        """
         for move in (*ops.moves, Move(DEVICE, DEVICE, ops.copies)):
             self._carry_out(move, self._ends(move)[0])
         for move_id, move in ops.background:
@@ -37,7 +41,9 @@ class TokenMemory:
             self.in_transit[move_id] = (move, *self._ends(move))
 
     def land(self, move_id: int) -> None:
-        """The transfer has ended, and no other call has written to what it reads or writes."""
+        """The transfer has ended, and no other call has written to what it reads or writes
+        meanwhile.
+        """
         move, read, written = self.in_transit.pop(move_id)
         name = f"transfer {move_id} from {move.source} to {move.target}"
         now_read, now_written = self._ends(move)
@@ -103,7 +109,9 @@ class Stories:
     def prompt(
         self, seq_ids: list[int], call: Admit, prompt_len: int, prefix: int
     ) -> tuple[int, ...]:
-        """The prompt of these new sequences, which begins with the registered `prefix` tokens."""
+        """The prompt of these new sequences, which begins with a registered prefix of `prefix`
+        tokens, if any.
+        """
         story, shared = (PREFIX, prefix) if prefix else (call.story, min(call.shared, prompt_len))
         for seq_id in seq_ids:
             self._announced[seq_id] = story, 0 if prefix else shared
@@ -113,7 +121,9 @@ class Stories:
         self._declared[seq_id] = num_cached
 
     def publish(self, seq_id: int, num_tokens: int, tables: Tables) -> None:
-        """The first num_tokens tokens are declared: blocks without an equal become findable."""
+        """The first num_tokens tokens are declared: its new blocks become findable unless equal
+        ones may be.
+        """
         size, before = self.block_size, self._declared[seq_id]
         self._declared[seq_id] = max(before, num_tokens)
         story, shared = self._announced[seq_id]

@@ -1,4 +1,6 @@
-"""A memory that stores tokens, from which each sequence must read its own by its table."""
+"""A memory that stores tokens, from which every sequence must read its own back by the policy's
+tables and counts.
+"""
 
 from collections import Counter
 from collections.abc import Hashable, Iterable, Iterator
@@ -22,7 +24,9 @@ from testbed.memory.policy import UNBOUNDED_LEN, PoolSpec
 
 
 class Write(NamedTuple):
-    """`num_tokens` tokens of a sequence behind the first `start` are computed by the plan."""
+    """`num_tokens` tokens of a sequence behind the first `start` are computed when the plan
+    runs.
+    """
 
     seq: Sequence
     start: int
@@ -72,7 +76,9 @@ class Witness:
         self._num_pinned = num_tokens
 
     def entered(self, seq: Sequence, num_cached: int) -> None:
-        """`seq` is on the device; its first num_cached tokens are stored when the plan has run."""
+        """`seq` is on the device; its first num_cached tokens are reported as stored when the plan
+        has run.
+        """
         self.resident[seq.seq_id] = seq
         self.num_found_of[seq.seq_id] = num_cached
         self.stories.entered(seq.seq_id, num_cached)
@@ -85,7 +91,9 @@ class Witness:
         self.stories.publish(seq.seq_id, num_tokens, self.tables())
 
     def rejected(self, seq: Sequence) -> None:
-        """Marks the computed tokens behind the stored ones of `seq` as other than the next ones."""
+        """Marks the tokens that `seq` has computed behind its stored ones as other than those that
+        follow.
+        """
         del self.tokens[seq.seq_id][seq.num_stored :]
 
     def forked(self, parent: Sequence, child: Sequence) -> None:
@@ -125,7 +133,9 @@ class Witness:
             self._check_read(seq, start)
 
     def check_tokens(self) -> None:
-        """Clauses 5, 8 and 13, between plans: every sequence reads back its own tokens."""
+        """Clauses 5, 8 and 13, between plans: every sequence reads back its own tokens, as far as
+        its next one does.
+        """
         for seq in self.resident.values():
             self._check_read(seq, seq.num_stored)
             self._check_states(seq, self.capabilities.group_tables(seq), seq.num_stored)
@@ -173,7 +183,9 @@ class Witness:
             )
 
     def check_alone(self, seqs: Iterable[Sequence], num_tokens: int) -> None:
-        """Clause 5: each is about to write its last num_tokens tokens, where no other may read."""
+        """Clause 5: each of these is about to write its last num_tokens tokens, where no other may
+        read.
+        """
         tables = self.tables()
         holders = Counter(chain(self.pinned, *tables.values()))
         for seq in seqs if num_tokens and self.capabilities.forks is not None else ():
@@ -202,7 +214,9 @@ class Witness:
         return {seq_id: slots_of(self.policy.table(seq)) for seq_id, seq in self.resident.items()}
 
     def _not_found(self, seq_id: int, tables: list[GroupTable]) -> Iterator[int]:
-        """The slots of a sequence, without those found since the last plan ran."""
+        """The slots of a sequence but for those with tokens that it found since the last plan
+        ran.
+        """
         num_found = self.num_found_of.get(seq_id, 0)
         for _, extents, first, slots_per_token in tables:
             skipped = max(num_found - first, 0)
@@ -210,7 +224,9 @@ class Witness:
             yield from slots_of(held)[skipped * slots_per_token :]
 
     def _check_read(self, seq: Sequence, token: int) -> None:
-        """A token reads those before it: a window's, some of a policy that drops, else all."""
+        """A token reads those before it: the last of them in a window, some if the policy drops
+        tokens, else all.
+        """
         for group, extents, first, slots_per_token in self.capabilities.group_tables(seq):
             window = self._windows[group]
             begin = max(token + 1 - window, 0) if window else 0

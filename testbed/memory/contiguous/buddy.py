@@ -1,8 +1,12 @@
-"""A buddy allocator over a range of units (Knuth, TAOCP vol. 1, section 2.5)."""
+"""A buddy allocator over a range of units, independent of sequences (Knuth, TAOCP vol. 1, section
+2.5).
+"""
 
 
 class BuddyAllocator:
-    """Aligned ranges of 2^order units, lowest first; a pool starts as the powers of two in it."""
+    """Aligned ranges of 2^order units, lowest address first; a pool starts as the powers of two
+    that fill it from 0.
+    """
 
     __slots__ = ("_free", "max_order", "num_free", "num_units")
 

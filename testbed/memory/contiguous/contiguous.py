@@ -32,7 +32,9 @@ from testbed.memory.policy import PoolSpec
 
 
 class Reservation(NamedTuple):
-    """A buddy range of 2^order blocks from `block` on, of which `slots` slots were requested."""
+    """A buddy range of 2^order blocks that begins at `block`, of which `slots` slots were
+    requested.
+    """
 
     block: int
     order: int
@@ -59,7 +61,9 @@ class FullAt(BatchIndex):
 
 
 class Contiguous(LeasingPolicy):
-    """A buddy allocator, one reservation a sequence. LATER: no free range fits; NEVER: none."""
+    """A buddy allocator of blocks, one reservation a sequence. LATER: no free range is large
+    enough; NEVER: none is.
+    """
 
     def __init__(self, pool: PoolSpec, block_size: PositiveTokens = 16) -> None:
         super().__init__()
@@ -109,7 +113,9 @@ class Contiguous(LeasingPolicy):
         self._buddy.free(held.block, held.order)
 
     def copy_prompt(self, parent: Sequence, child: Sequence) -> Ops:
-        """Copy the whole range, as the artifact's BuddyBlockSpaceManager.fork does."""
+        """Copy the whole range, also slots without tokens, as the artifact's
+        BuddyBlockSpaceManager.fork does.
+        """
         source, target = self._reservations[parent.seq_id], self._reservations[child.seq_id]
         size = self.block_size
         places = source.block * size, target.block * size, size << source.order

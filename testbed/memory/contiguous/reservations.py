@@ -1,4 +1,6 @@
-"""The slots that a sequence reserves at admission: Orca (Max), (Pow2), (Oracle), section 6.1."""
+"""The number of slots that a sequence reserves at admission: Orca (Max), (Pow2), (Oracle) of
+section 6.1.
+"""
 
 from abc import abstractmethod
 from collections.abc import Mapping
@@ -51,7 +53,9 @@ class OracleReservation(Contiguous):
 
 
 class ContiguousPow2(OracleReservation):
-    """Orca (Pow2): the prompt and the next power of two of the output (section 6.1: 32 for 25)."""
+    """Orca (Pow2): the prompt and the next power of two of the output (section 6.1: for 25 it
+    reserves 32).
+    """
 
     def reservation_for(self, prompt_len: int, output_len: int) -> int:
         return min(prompt_len + (1 << (output_len - 1).bit_length()), self.max_len)

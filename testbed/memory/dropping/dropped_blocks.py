@@ -76,7 +76,9 @@ class DroppedBlocks(MemoryPolicy):
         return ENDS_REFUSALS if len(self.free) > num_free else GRANTED
 
     def _grow(self, lengths: list[tuple[Sequence, int]], num_tokens: int) -> None:
-        """Each sequence has num_tokens more: all drop their blocks before one takes some."""
+        """Each of these sequences of such lengths has num_tokens more: all drop their blocks before
+        one takes some.
+        """
         for seq, length in lengths:
             self._drop(seq, length, length + num_tokens)
         for seq, _ in lengths:

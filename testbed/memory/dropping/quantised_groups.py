@@ -1,4 +1,6 @@
-"""Old tokens in fewer bits: a group of tokens moves to fewer blocks when enough are newer."""
+"""Old tokens in fewer bits: a group of tokens is packed into fewer blocks when newer ones are
+enough.
+"""
 
 from testbed.core.errors import InputError
 from testbed.core.units import PositiveTokens

@@ -1,4 +1,6 @@
-"""The pages of states at the ends of a sequence's chunks (vLLM's mamba_cache_mode=align)."""
+"""The pages of states of which a sequence has those at the ends of its chunks alone (vLLM's
+mamba_cache_mode=align).
+"""
 
 from testbed.core.sequence import Sequence
 from testbed.memory.groups.page_rules import PagePool
@@ -27,7 +29,9 @@ class AlignedStates:
         self._prefill_ends.pop(seq.seq_id, None)
 
     def num_pages(self, seq: Sequence | None, start: int, end: int) -> int:
-        """Pages of a column for tokens `start` to `end`; without a sequence: the most of any."""
+        """Pages of a column that the tokens from `start` to `end` take; without a sequence: the
+        most that any holds.
+        """
         if seq is None:
             return 2 + self.chunks.exports_any
         prefill_end = self._prefill_ends.get(seq.seq_id, max(seq.prompt_len, end - 1))

@@ -1,4 +1,6 @@
-"""Contents by which a sequence's pages are found, and the pages of equal content that stay."""
+"""Contents of the pages of a sequence, by which they are found, and the pages of equal content that
+stay.
+"""
 
 from collections.abc import Iterable
 from itertools import chain
@@ -30,7 +32,9 @@ class PromptContents:
         return (seq.prompt_len - (not has_output)) // block_size
 
     def num_returned(self, seq: Sequence, num_blocks: int) -> int:
-        """Count those of the first num_blocks blocks that become findable when given back."""
+        """Count the blocks, of the first num_blocks, that become findable when their pages are
+        given back.
+        """
         return 0
 
     def released(self, seq: Sequence) -> None:

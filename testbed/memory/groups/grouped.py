@@ -1,4 +1,6 @@
-"""Paged memory of several KV groups: windows give back what no later token reads, states stay."""
+"""Paged memory of a model with several KV groups: windows give back what no later token reads,
+states stay.
+"""
 
 from bisect import bisect_left
 from collections import Counter
@@ -118,7 +120,9 @@ class Grouped(LeasingPolicy):
         return self._longest_with(self._blocks_at_once)
 
     def _longest_with(self, most_blocks: list[int]) -> int:
-        """Tokens of the longest sequence in an empty pool. most_blocks: its own, by column."""
+        """Tokens of the longest sequence that an empty pool holds. most_blocks: of a sequence, by
+        column.
+        """
 
         def is_too_long(num_tokens: int) -> bool:
             needed = self._behind(self.cache.nothing, num_tokens, most_blocks)

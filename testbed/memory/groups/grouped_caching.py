@@ -1,4 +1,6 @@
-"""Prefix caching over several KV groups: a hit ends where all have what the next token reads."""
+"""Prefix caching over several KV groups: a hit ends if all groups have what the next token
+reads.
+"""
 
 from collections.abc import Collection
 from dataclasses import replace

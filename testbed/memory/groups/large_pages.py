@@ -1,4 +1,6 @@
-"""The third rule of sharing one pool: large pages, each cut into small ones of a group."""
+"""The third rule by which KV groups share the pages of one pool: large pages, each cut into small
+ones of one group.
+"""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -119,7 +121,9 @@ class LargePages(PagePool):
         )
 
     def _hold(self, column: int, large: int, change: int) -> None:
-        """More small pages of a large one are held; free ones are in `_cut` before and after."""
+        """So many more small pages of a large one are held; free ones are in `_cut` before and
+        after.
+        """
         held = self._held[column]
         before, after = held[large], held[large] + change
         sign = (after == 0) - (before == 0)

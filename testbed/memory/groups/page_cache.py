@@ -34,7 +34,9 @@ class NoCache:
         """`seq` holds these pages too."""
 
     def make_free(self, needed: list[int]) -> None:
-        """Make the needed pages of each column free; `fits` has confirmed that this is possible."""
+        """Make the needed pages of each column free; `fits` of the pool has confirmed that this is
+        possible.
+        """
 
     def dropping(self, table: PageTable) -> None:
         """The sequence is about to give back what its next tokens do not read."""
@@ -58,7 +60,9 @@ class NoCache:
         """Raise AssertionError if an invariant is broken."""
 
     def unshared(self, unread: Pages) -> Pages:
-        """The pages that no sequence holds once those that hold them here have returned them."""
+        """The pages that no sequence holds once those that hold them here have returned
+        them.
+        """
         if not self.holders:
             return unread
         counts = Counter((i, page) for i, pages in enumerate(unread) for page in pages)
@@ -117,8 +121,8 @@ class PageCache(NoCache):
         return self.index.path(self.contents.of(seq, self.pages.block_size))
 
     def hits(self, seq: Sequence, num_tokens: int, found: CacheHit | None) -> list[Hit]:
-        """The longest hit; if it is beyond num_tokens, the longest that is not; all others that may
-        need fewer pages.
+        """The longest hit; if it is beyond num_tokens, the longest that is not; all others that
+        may need fewer pages.
         """
         size = self.pages.block_size
         path = found.path if isinstance(found, GroupHit) else self.path(seq)
@@ -147,7 +151,9 @@ class PageCache(NoCache):
         return any(pages[-1] in unready for column, pages in columns if pages and not column.width)
 
     def begin_plan(self) -> bool:
-        """States of the iterations planned so far can be read from now on; whether any are."""
+        """States that the iterations planned so far compute can be read from now on; whether there
+        are any.
+        """
         had_any = self.has_unready()
         self.unready.clear()
         return had_any

@@ -65,7 +65,9 @@ class PagePool:
 
     @property
     def idle_units(self) -> int:
-        """Units of idle pages, with what these make unusable: all are free once put back."""
+        """Units of idle pages, with what these make unusable: all are free once these are put
+        back.
+        """
         parts = zip(self.idle, self.blank, self._sizes, strict=True)
         return sum((len(pages) - len(blank)) * size for pages, blank, size in parts)
 
@@ -98,7 +100,9 @@ class PagePool:
         self.blank[self.columns[column].part].add(page)
 
     def fits(self, needed: Sequence[int], returned: Pages, revived: Pages) -> bool:
-        """True if these pages, idle ones too, can be taken once `returned` are back."""
+        """True if these pages can be taken, idle ones too, once `returned` are back, while idle
+        `revived` are held.
+        """
         changes = zip(needed, returned, revived, strict=True)
         wanted = self._by_part(count + len(more) - len(back) for count, back, more in changes)
         parts = zip(wanted, self._free, self.idle, strict=True)
@@ -176,7 +180,9 @@ class OnePageSize(PagePool):
 
 
 class FixedSplit(PagePool):
-    """SGLang's rule: a pool for each group, a window's with `window_share` of the tokens."""
+    """SGLang's rule: every group has a separate pool; one with a window has `window_share` of the
+    others' tokens.
+    """
 
     def __init__(
         self, total: int, groups: Sequence[KvGroup], block_size: int, window_share: float = 0.8

@@ -1,4 +1,6 @@
-"""The pages of a sequence by column, those that no sequence holds, and the pages' contents."""
+"""The pages of one sequence in every column, those that no sequence holds, and which pages have
+which content.
+"""
 
 from bisect import bisect_left
 from collections.abc import Container, Iterable, Iterator
@@ -108,7 +110,9 @@ class PageTable:
         return ceil_div(num_tokens, self.pool.block_size) - num_blocks
 
     def blocks_left(self) -> int:
-        """Leading blocks whose page is given back with the next chunk or step, or was."""
+        """So many leading blocks have a page that is given back with the next chunk or step, or
+        was.
+        """
         return max(self._end_of(i, len(self.unread(i))) for i in range(len(self.dropped)))
 
     def _end_of(self, column: int, num_pages: int) -> int:
@@ -218,7 +222,9 @@ class GroupIndex(PrefixIndex):
         self.copies: dict[tuple[Node, int], list[int]] = {}
 
     def path(self, contents: Iterable[Content]) -> list[Node]:
-        """The nodes of the leading contents whose pages every token reads. Changes nothing."""
+        """The nodes of the leading contents, as far as all pages that every token reads are there.
+        Changes nothing.
+        """
         path, node = [], self.root
         unbounded = [i for i, column in enumerate(self.pool.columns) if column.window is None]
         for content in contents:
@@ -230,7 +236,9 @@ class GroupIndex(PrefixIndex):
         return path
 
     def hits(self, path: Row[Node], unready: Container[int]) -> list[int]:
-        """After how many blocks, most first, groups have what is next read, `unready` aside."""
+        """After how many blocks, the most first, every group has what the next token reads,
+        `unready` pages aside.
+        """
         readable, runs = [], [0] * len(self.pool.columns)
         for num_blocks, node in enumerate(path, 1):
             pages = zip(runs, node.memo, strict=True)

@@ -1,4 +1,6 @@
-"""The local CPU cache of LMCache: chunks of equal size, evicted least recently used first."""
+"""The local CPU cache of LMCache: chunks of equal size, the least recently used first to be
+evicted.
+"""
 
 from collections import Counter
 from collections.abc import Iterable, Sequence

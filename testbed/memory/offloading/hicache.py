@@ -38,7 +38,9 @@ WRITE_POLICIES = (*THRESHOLDS, "write_back")
 
 
 class HostHit(RadixHit):
-    """The tree's blocks on the device, up to `run`, and num_below host blocks up to `end`."""
+    """The tree's blocks on the device, up to `run`, and num_below blocks of the host behind them,
+    up to `end`.
+    """
 
     __slots__ = ("end", "num_blocks_below", "tier")
 
@@ -237,7 +239,9 @@ class HiCache(Radix):
 
 
 def tree_of(write_policy: str, num_blocks: int, strategy: Strategy) -> HostTree:
-    """The write policy's tree over num_blocks host blocks. Raises InputError for another."""
+    """The tree of this write policy over num_blocks blocks of the host. Raises InputError for
+    another.
+    """
     check_known("policy.hicache_write_policy", write_policy, WRITE_POLICIES)
     if write_policy == "write_back":
         return WriteBackTree(num_blocks, strategy)

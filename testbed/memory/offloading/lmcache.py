@@ -37,7 +37,9 @@ NEW, RESUMED, OTHERS = range(3)
 
 
 class ChunkHit(PromptHit):
-    """The part of a prompt that the device has; num_loaded: tokens that an admission loads."""
+    """The part of a prompt that the device has; num_loaded: tokens behind that which an admission
+    loads.
+    """
 
     __slots__ = ("num_loaded",)
 

@@ -7,7 +7,9 @@ from testbed.memory.served import Drafts
 
 
 def tier_below(pool: PoolSpec, cache: str) -> Tier:
-    """The one tier below the device, apart from swap space. Raises InputError for others."""
+    """The one tier below the device, apart from swap space. Raises InputError for more or none,
+    which names the cache.
+    """
     lower = [tier for tier in pool.tiers if tier.name != HOST]
     if len(lower) != 1:
         raise InputError(

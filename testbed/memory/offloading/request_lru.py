@@ -1,4 +1,6 @@
-"""The CPU cache of vLLM's offloading: chunks of a block, the least recent request first."""
+"""The CPU cache of vLLM's offloading: whole chunks of one block, the requests least recent first to
+be evicted.
+"""
 
 from collections.abc import Mapping, Sequence
 from heapq import heapify, heappop, heappush
@@ -11,7 +13,9 @@ Rank: TypeAlias = tuple[int, int]
 
 
 class Request:
-    """Blocks that a request stored or read: each key's position, and its rank in the cache."""
+    """Blocks that a request has stored or read: the position of each key, and its rank in the
+    cache.
+    """
 
     __slots__ = ("rank", "seen")
 
@@ -58,7 +62,9 @@ class RequestLru:
         return key in self.blocks
 
     def read(self, keys: Sequence[Key], first: int, request: Request) -> list[int]:
-        """The blocks of these keys, at positions from `first` on, being read until `end_read`."""
+        """The blocks of these keys, at positions from `first` on, which a transfer reads until
+        `end_read`.
+        """
         for key in keys:
             self.reads[key] = self.reads.get(key, 0) + 1
         self._access({key: i for i, key in enumerate(keys, first)}, request)
@@ -94,7 +100,9 @@ class RequestLru:
             self._push(key)
 
     def finished(self, request: Request) -> None:
-        """The request has ended: its blocks are the newest, its end before its beginning."""
+        """The request has ended: what it has stored or read is the newest, its end before its
+        beginning.
+        """
         for key in sorted(request.seen, key=request.seen.__getitem__, reverse=True):
             if key in self.blocks:
                 self._num_ranks += 1
@@ -113,7 +121,9 @@ class RequestLru:
         return NonSequenceSlots(cached=tuple(kinds[0]), in_transit=tuple(kinds[1]))
 
     def check(self) -> None:
-        """Raise AssertionError if blocks were lost, or are read or written without being here."""
+        """Raise AssertionError if blocks were lost, or are read or written without being
+        here.
+        """
         used = sorted([*self.blocks.values(), *self._free])
         assert used == list(range(self.num_blocks)), f"blocks of the {self.name} were lost"
         assert self.blocks.keys() == self._ranks.keys(), f"the {self.name} ranks what is not here"

@@ -255,7 +255,9 @@ class VllmOffloading(OutputCaching):
         super()._give_back(seq, keep)
 
     def _is_settled(self) -> bool:
-        """True if no decode step can store a block, or take one that a store reads."""
+        """True if no step of those that decode can store a block, or take one that a store
+        reads.
+        """
         is_stepwise = self._behind or not self._prompt_only or bool(self._flushed)
         return not is_stepwise and not any(job.watched for job in self._jobs.values())
 

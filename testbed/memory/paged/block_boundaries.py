@@ -1,4 +1,6 @@
-"""Block boundaries: the steps at which members need their next block, without a walk."""
+"""Block boundaries: the steps at which the members of a batch need their next block, found without
+walking the batch.
+"""
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence as Row
@@ -64,7 +66,9 @@ class BlockIndex(BatchIndex):
         return rounds * len(residues) + last
 
     def steps_within(self, num_blocks: int) -> int:
-        """Steps that num_blocks blocks allow: whole rounds of a block a member, or part of one."""
+        """Steps that num_blocks blocks allow: whole rounds of a block for each member, or the most
+        within one.
+        """
         size, residues = self.size, self.residues
         if num_blocks >= len(residues):
             return num_blocks // len(residues) * size
@@ -82,7 +86,9 @@ class BlockIndex(BatchIndex):
         return (end - first) * self.size
 
     def grow(self, num_steps: int) -> Growth:
-        """Append the blocks for num_steps more steps in order, from the free list's end."""
+        """Append the blocks for num_steps more steps in their order, from the end of the free list,
+        which has them.
+        """
         size = self.size
         if num_steps > 1 == size:
             return self._grow_by_tokens(num_steps)

@@ -42,7 +42,9 @@ class BlockPool:
         return []
 
     def evict(self, count: int) -> None:
-        """Free `count` evictable blocks, to be taken after those that were free before."""
+        """Free `count` evictable blocks, which must be there; they are taken after those that were
+        free before.
+        """
 
     def take(self, count: int) -> list[int]:
         """Take `count` free blocks; the caller ensures that there are as many."""
@@ -60,7 +62,9 @@ class BlockPool:
         self.num_saved += len(blocks)
 
     def put(self, blocks: list[int]) -> int:
-        """Decrement each block's count; returns how many became free, in the order of `take`."""
+        """Decrement the reference count of each block; returns how many became free (`take` pops
+        the last first).
+        """
         if self.sharers:
             blocks = self.unshared(blocks)
         if blocks:
@@ -75,7 +79,9 @@ class BlockPool:
         return True
 
     def drop(self, block: int) -> bool:
-        """Decrement the count of a shared block; False, without a change, if the count is 1."""
+        """Decrement the reference count of a shared block; False, without a change, if the count
+        is 1.
+        """
         count = self.sharers.get(block)
         if count is None:
             return False

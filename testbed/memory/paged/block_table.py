@@ -9,7 +9,9 @@ from testbed.memory.paged.block_pool import BlockPool
 
 
 class BlockTable:
-    """A sequence's blocks in order, enough for its num_slots; the first `pinned` are a prefix."""
+    """The blocks of one sequence in order, enough for its num_slots; the first `pinned` are a
+    registered prefix.
+    """
 
     __slots__ = ("blocks", "pinned", "seq")
 
@@ -113,7 +115,9 @@ class Tables:
         return min(seq.registered_prefix, seq.prompt_len - 1) // self.block_size
 
     def _replace(self, table: BlockTable, parent: BlockTable, num_slots: int) -> None:
-        """Replace the blocks of `table` by the parent's, of equal length, behind common ones."""
+        """Replace the blocks of `table` by the parent's, of equal length; common leading blocks do
+        not change.
+        """
         # Sharing begins at the first block: all blocks before the last common one are common too.
         own, others = table.blocks, parent.blocks
         common = len(own)

@@ -1,4 +1,6 @@
-"""Paged memory (section 4): block tables over equal blocks, copy-on-write, moves by tier."""
+"""Paged memory (section 4): block tables over a pool of equal blocks, copy-on-write, moves between
+tiers.
+"""
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
@@ -297,7 +299,9 @@ class BlockMemory(LeasingPolicy):
         return BlockLayout(self.block_size)
 
     def register_prefix(self, num_tokens: int) -> None:
-        """Pin num_tokens tokens; sequences with that registered_prefix share its whole blocks."""
+        """Pin num_tokens tokens; later sequences with that registered_prefix share its whole
+        blocks.
+        """
         needed = ceil_div(num_tokens, self.block_size)
         if not self._ensure_free(needed):
             raise InputError(
@@ -374,7 +378,9 @@ class BlockMemory(LeasingPolicy):
     def _allocate_tables(
         self, seqs: list[Sequence], num_tokens: int, cached: list[int]
     ) -> list[int]:
-        """A group's tables, the first from `cached` on, sharing the prompt's blocks; its blocks."""
+        """A group's tables, the first one's from `cached` on, which share the whole blocks of the
+        prompt; its blocks.
+        """
         first, *others = seqs
         size, pool, tables = self.block_size, self._pool, self._tables
         num_blocks, num_shared = -(-num_tokens // size), first.prompt_len // size
@@ -400,7 +406,9 @@ class Paged(BlockMemory):
 
 @lru_cache(1 << 10)
 def blocks_taken(first: int, count: int, size: int) -> Growth:
-    """`growth_of` the steps first, first + size, ..., each of which takes a block of `size`."""
+    """`growth_of` the steps first, first + size, ..., each of which takes a block of `size`
+    slots.
+    """
     pairs = count * (count - 1) // 2
     steps = count * first + size * pairs
     squared = first * (count * first + 2 * size * pairs)

@@ -70,7 +70,9 @@ class Paged2023(Paged):
         self._watermark = Watermark(watermark, self._pool.num_blocks, floor)
 
     def guaranteed_steps(self, batch: Batch) -> int:
-        """Steps for which every group finds a free block for each sequence, in any order."""
+        """Steps for which every group finds a free block for each of its sequences, in any order of
+        groups.
+        """
         index: GroupIndex = batch.indexes.get(self) or batch.index(self, self._index)
         left = len(self._pool.free) - (index.widest if len(index.num_seqs) > 1 else 0)
         if index.tails or not batch.sequences or left < 0:

@@ -41,7 +41,9 @@ class CachingPool(BlockPool):
         return len(self.free), self.num_evictable, len(self.in_transit())
 
     def hold(self, nodes: Sequence[Node]) -> int:
-        """One sequence more holds these nodes' blocks. Returns how many of them were evictable."""
+        """One sequence more holds these nodes' blocks: a prefix hit. Returns how many of them were
+        evictable.
+        """
         self.order.hit(nodes)
         revived = 0
         for node in nodes:
@@ -61,11 +63,15 @@ class CachingPool(BlockPool):
             self.follows_misses.missed(self.index.chain(contents)[num_found:])
 
     def publish(self, node: Node, contents: Iterable[Content], blocks: Iterable[int]) -> Node:
-        """Held `blocks` store `contents` behind `node`, replacing evictable ones; the last node."""
+        """Held `blocks` store `contents` behind `node`, in place of evictable equal ones; returns
+        the last node.
+        """
         return self.index.insert(node, contents, blocks, self._settle)
 
     def unpublish(self, blocks: Iterable[int]) -> None:
-        """Makes the contents of these held blocks unfindable, unless other sequences hold them."""
+        """Makes the contents of these held blocks unfindable, as far as no other sequence holds
+        them.
+        """
         holder = self.index.holder
         own = [holder[block] for block in blocks if self.ref_count(block) == 1]
         self.index.drop(node for node in own if node is not None)

@@ -29,7 +29,9 @@ def hash_chain(root: int, contents: Iterable[Content], hash_of: HashOf) -> Itera
 def block_contents(
     ids: Sequence[int], tokens_per_id: int, num_tokens: int, block_size: int
 ) -> Sequence[Content]:
-    """Contents of the full blocks of num_tokens tokens: ids, one id, or a part of one."""
+    """Contents of the full blocks of num_tokens tokens: several ids, one id, or one of the equal
+    parts of an id.
+    """
     full = num_tokens // block_size
     if block_size == tokens_per_id:
         return ids[:full]

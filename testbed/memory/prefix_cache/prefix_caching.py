@@ -96,7 +96,9 @@ class CachedPrompt:
 
 @dataclass(slots=True)
 class CacheCounts:
-    """Tokens looked up and found at first admissions; preempted sequences are not counted again."""
+    """Tokens that first admissions looked up and found; a sequence that returns after preemption is
+    not counted again.
+    """
 
     prompts: int = 0
     blocks: int = 0
@@ -290,7 +292,9 @@ class PrefixCaching(BlockMemory):
         return self._cache.index.match(contents)
 
     def _is_loading(self, hit: PromptHit, num_tokens: int) -> bool:
-        """True if the block behind those found, if it may be read, is on its way to the device."""
+        """True if the block behind those found, if the admission may read it, is on its way to the
+        device.
+        """
         return False
 
     def _within_free(self, nodes: list[Node], total: int, requested: int) -> list[Node] | None:

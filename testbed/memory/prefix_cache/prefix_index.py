@@ -77,7 +77,9 @@ class PrefixIndex:
         self._nodes: dict[tuple[Node, Content], Node] = {}
 
     def match(self, contents: Iterable[Content]) -> list[Node]:
-        """The nodes of the leading contents that are there without a gap. Changes nothing."""
+        """The nodes of the leading contents that are there without a gap. Changes nothing that can
+        be found.
+        """
         matched: list[Node] = []
         node, nodes = self.root, self._nodes
         for content in contents:
@@ -153,7 +155,9 @@ class PrefixIndex:
         return node
 
     def _unfolded(self, node: Node, content: Content) -> Node | None:
-        """The node of `content` behind `node`, which a subclass may store in another way."""
+        """The node of `content` behind `node`, which has none yet, if a subclass stores the content
+        in another way.
+        """
         return None
 
     def fill(self, node: Node, block: int) -> None:

@@ -54,7 +54,9 @@ def prompts_of(rows: Rows, block_size: int) -> Iterator[Prompt]:
 
 
 def replay(prompts: Iterable[Prompt], num_blocks: int | None, order: EvictionOrder) -> Replayed:
-    """Serve the prompts in turn from a cache of num_blocks blocks; None: as many as there are."""
+    """Serve the prompts one by one from a cache of num_blocks blocks; None: as many as there
+    are.
+    """
     requested = list(prompts)
     total = sum(prompt.num_blocks for prompt in requested)
     pool = CachingPool(total if num_blocks is None else num_blocks, order)

@@ -1,4 +1,6 @@
-"""An index of contents that keeps blocks of a prompt as one record, until others ask."""
+"""An index of contents that keeps blocks of one prompt as one record, until another asks for
+them.
+"""
 
 from collections.abc import Iterable
 

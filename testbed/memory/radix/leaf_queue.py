@@ -13,7 +13,9 @@ Entry = tuple[Rank, int, "Run"]  # the number orders equal ranks
 
 
 class LeafQueue:
-    """Leaves in a strategy's order. An entry counts while its leaf has this rank and may leave."""
+    """Leaves in the order of a strategy. An entry counts while its leaf has this rank, and
+    may_leave agrees.
+    """
 
     def __init__(self, rank: Strategy, may_leave: Callable[["Run"], bool]) -> None:
         self._rank = rank

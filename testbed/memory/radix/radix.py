@@ -42,7 +42,9 @@ from testbed.memory.radix.tree import Contents, RadixTree, Run, path
 
 
 class RadixHit(CacheHit):
-    """The first tokens of a sequence that the tree has; `run` has the last of them."""
+    """The first tokens of a sequence that the tree has; `run` ends with the last of them, or goes
+    on behind them.
+    """
 
     __slots__ = ("block_size", "num_blocks", "run")
 

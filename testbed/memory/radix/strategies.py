@@ -1,4 +1,6 @@
-"""Orders of eviction from a radix tree: SGLang's strategies (evict_policy.py, 0.5.23)."""
+"""Orders in which leaves of a radix tree are evicted: SGLang's strategies (evict_policy.py,
+0.5.23).
+"""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -47,7 +49,9 @@ def priority(run: "Run") -> Rank:
 
 @dataclass(frozen=True)
 class Slru:
-    """Leaves published by fewer than protected_threshold sequences, then others; LRU first."""
+    """Leaves that fewer than protected_threshold sequences have published, then the others; least
+    recently used first.
+    """
 
     protected_threshold: int = 2
 
@@ -95,7 +99,9 @@ STRATEGIES = (*PLAIN, *WITH_PARAMETERS)
 def strategy_named(
     name: str, config: Mapping[str, int] | None = None, block_size: int = 1
 ) -> Strategy:
-    """The strategy of this name and parameters. Raises InputError for others."""
+    """The strategy of this name with these parameters. Raises InputError for another name or
+    parameter.
+    """
     check_known(KEY, name, STRATEGIES)
     given = dict(config or {})
     for key in given:

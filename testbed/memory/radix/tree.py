@@ -142,7 +142,9 @@ class RadixTree:
                 self._offer(node)
 
     def evictable_in(self, run: Run, num_blocks: int) -> int:
-        """Those of the first num_blocks blocks, the last in `run`, that could be evicted."""
+        """Of the first num_blocks blocks, of which the last are in `run`, those that could be
+        evicted.
+        """
         nodes = list(path(run))
         behind = sum(len(node.key) for node in nodes) - num_blocks
         evictable = sum(len(node.key) for node in nodes if not node.locks)

@@ -1,4 +1,6 @@
-"""The cache hierarchy: the contents of the device and each tier, and transfers between."""
+"""The cache hierarchy: what the device and each tier below it store, and the transfers between
+them.
+"""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -52,7 +54,9 @@ class CacheHierarchy:
         self._num_transfers = 0
 
     def look_up(self, on_device: list[Node], rest: Sequence[Content]) -> list[tuple[int, Node]]:
-        """The places of the contents behind the device's nodes, up to the first nowhere."""
+        """The places of the contents after the nodes on the device, up to the first that is
+        nowhere; changes nothing.
+        """
         index, behind = self.device.index, []
         node = on_device[-1] if on_device else index.root
         for content in rest:
@@ -69,7 +73,9 @@ class CacheHierarchy:
         return above and node not in self.tiers[target - 1]
 
     def pin_for_loads(self, below: Places, stay: list[Node], use: Use) -> list[InTransit]:
-        """Loads of these nodes, one a place, in order, with blocks pinned; `stay` is kept."""
+        """Loads of these nodes: one from each place, in the prompt's order, whose blocks are
+        pinned; `stay` is kept.
+        """
         loads: list[InTransit] = []
         for place, nodes in below.items():
             tier = self.tiers[place - 1]
@@ -100,7 +106,9 @@ class CacheHierarchy:
         return self._begin(load)
 
     def begin_store(self, target: int, candidates: Mapping[Node, Use]) -> Transfer | None:
-        """Store nodes in tier `target` from the one above; None without nodes or a block."""
+        """Store nodes in tier `target` from the place above it; None if there is none to store,
+        or no block.
+        """
         chosen = {node: use for node, use in candidates.items() if self.can_store(target, node)}
         taken = self.tiers[target - 1].take(chosen) if chosen else {}
         if not taken:
@@ -134,7 +142,9 @@ class CacheHierarchy:
         return transfer
 
     def share(self, shared: Mapping[str, LowerTier]) -> None:
-        """Use these tiers, by name, in place of its own; nothing is stored yet."""
+        """Use these tiers, by name, in place of those that it was made with; nothing is stored
+        yet.
+        """
         self.tiers = [shared.get(tier.name, tier) for tier in self.tiers]
         self.places = [self.device, *self.tiers]
 
@@ -147,7 +157,9 @@ class CacheHierarchy:
         return read, written
 
     def give_up(self) -> None:
-        """No transfer will land: the engine and its device have failed. Tiers below may stay."""
+        """No transfer will land: the engine, and with it the device, has failed. The tiers below
+        may stay.
+        """
         for transfer in self.in_transit.values():
             if transfer.source != ON_DEVICE:
                 self.tiers[transfer.source - 1].unpin(transfer.read)
@@ -156,7 +168,9 @@ class CacheHierarchy:
         self.in_transit.clear()
 
     def write_back(self, node: Node, use: Use) -> bool:
-        """Write a block before its eviction to the first tier, next time; whether it stores it."""
+        """Write a block that is about to be evicted to the first tier, in the next iteration;
+        whether it stores it.
+        """
         tier = self.tiers[0]
         taken = {} if node in tier else tier.take({node: use})
         if not taken:
@@ -195,7 +209,9 @@ class CacheHierarchy:
 
 
 def runs_of(pairs: Iterable[tuple[int, int]], block_size: int) -> tuple[Copy, ...]:
-    """Copies of blocks (source, target), in slots; runs of adjacent blocks are one copy."""
+    """Copies of blocks (source, target), in slots; adjacent ones whose targets are adjacent too are
+    one copy.
+    """
     runs: list[Copy] = []
     for source, target in pairs:
         src, dst = source * block_size, target * block_size

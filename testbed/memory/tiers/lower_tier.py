@@ -75,7 +75,9 @@ class LowerTier:
         return node.key in self.blocks
 
     def take(self, uses: Mapping[Node, Use]) -> dict[Node, int]:
-        """Blocks for content of nodes that is not here, free or evicted; none if all are pinned."""
+        """Blocks for the content of nodes that is not here, free or of evicted ones; none for some
+        if all are pinned.
+        """
         taken: dict[Node, int] = {}
         num_dropped = 0
         for node, use in uses.items():

@@ -54,7 +54,9 @@ class StoreRule:
 
 
 class WriteThrough(StoreRule):
-    """Every prompt block once computed, and again when found on the device alone."""
+    """Every prompt block as soon as it is computed, and again when a prompt finds it on the device
+    alone.
+    """
 
     def published(self, nodes: Sequence[Node]) -> Sequence[Node]:
         return nodes

@@ -1,4 +1,6 @@
-"""Prefix caching over several tiers: the device loads from below, in the background."""
+"""Prefix caching over several tiers: what the device does not have is loaded from below, in the
+background.
+"""
 
 from collections.abc import Iterable, Mapping, Sequence
 

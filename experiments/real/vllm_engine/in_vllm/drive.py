@@ -124,7 +124,9 @@ async def serve(client: Client, wave: Wave) -> None:
 
 
 def engine_of(arguments: list[str]) -> Any:
-    """The engine that `vllm serve` would start with these words, without its HTTP server."""
+    """The engine that `vllm serve` would start with these words; those of its HTTP server are
+    ignored.
+    """
     from vllm.engine.arg_utils import AsyncEngineArgs
     from vllm.usage.usage_lib import UsageContext
     from vllm.v1.engine.async_llm import AsyncLLM

@@ -81,7 +81,9 @@ class Row:
 
 
 class Logged(SchedulerInterface):  # type: ignore[misc]
-    """Keeps a row for each iteration; writes them when no request is left, or they are many."""
+    """Keeps a row for each iteration, and writes the rows when no request is left or when there are
+    many of them.
+    """
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)

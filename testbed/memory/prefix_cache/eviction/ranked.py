@@ -1,4 +1,6 @@
-"""Orders that evict the node of the lowest rank: first in, first out; least frequently used."""
+"""Orders that evict the evictable node of the lowest rank: first in, first out; least frequently
+used.
+"""
 
 import heapq
 from abc import abstractmethod

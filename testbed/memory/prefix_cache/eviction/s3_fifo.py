@@ -76,7 +76,9 @@ class S3Fifo(EvictionOrder):
         queue[node] = None
 
     def _from_small(self) -> Node | None:
-        """The first block of the small queue that does not move to the main queue, if any."""
+        """The first block of the small queue that does not move to the main queue, if there is
+        one.
+        """
         while self._small:
             node, _ = self._small.popitem(last=False)
             if node.evictable and node.memo < self.promote_at:

@@ -76,7 +76,9 @@ class WTinyLfu(EvictionOrder):
         self._uses.count(node.code, self.sample_pools * self.num_blocks)
 
     def _enter(self, node: Node) -> None:
-        """A new block; while the main cache has room the window is emptied into it."""
+        """A block that is new to the cache; while the main cache has room the window is emptied
+        into it.
+        """
         for queue in (self._window, self._probation, self._protected):
             queue.pop(node, None)
         node.memo = True
