@@ -64,12 +64,14 @@ def fit_launches(
     """Curves that rise with the sequences. Of prompts, iterations within the graphs stand for all
     up to the largest graph, and larger ones for all others.
 
-    Lone prompts count as launched at the host's mean speed, for nothing around them shows it.
+    Lone prompts count as launched at the host's mean speed, for nothing around them shows it; and
+    as launched before, since the first of an engine may compile.
     """
     seen = seen_launches(among, decodes)
     slowness = seen.slowness / seen.slowness.mean()
     handed_out = seen.assign(launch=seen.before_ms + seen.handed_ms, slowness=slowness)
-    every = pd.concat([lone.assign(is_seen=True, slowness=1.0), handed_out])
+    alone = lone.assign(is_seen=True, slowness=1.0, is_unseen=False)
+    every = pd.concat([alone, handed_out])
     prompts, unseen_ms = curves(every, largest_graph), unseen(every, largest_graph)
     seen = seen[seen.is_seen & (seen.decodes > 0)]
     computing = _computing(seen, "decodes", "decode_context", decodes)
