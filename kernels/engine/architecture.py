@@ -1,4 +1,6 @@
-"""The architecture of a decoder-only transformer: its shape, and options by family."""
+"""The architecture of a decoder-only transformer: its shape, and the options in which the families
+differ.
+"""
 
 import json
 from collections.abc import Mapping
@@ -39,7 +41,9 @@ class Architecture:
 
     @property
     def windows(self) -> tuple[int | None, ...]:
-        """Each layer's window, None for full attention; of evenly spread ones the first is full."""
+        """The window of each layer, None for full attention; of evenly spread layers the first is
+        full.
+        """
         layers, window = self.spec.num_layers, self.spec.window
         if window is None:
             return (None,) * layers
@@ -51,7 +55,9 @@ class Architecture:
 
     @property
     def is_opt(self) -> bool:
-        """True if positions are learned, norms have a shift, and matrix products a bias."""
+        """True if positions are learned, norms have a shift, and every matrix product has a
+        bias.
+        """
         return self.family == "opt"
 
     @property
@@ -83,7 +89,9 @@ def of_spec(spec: ModelSpec) -> Architecture:
 
 
 def check_served(spec: ModelSpec) -> None:
-    """Raise InputError for shapes without support; windows and caches of e4m3 have it."""
+    """Raise InputError for a shape that the engine does not support; it has windows, and caches of
+    e4m3.
+    """
     check_plain(replace(spec, kv_dtype_bytes=None, window=None), "the engine")
     if spec.kv_dtype_bytes not in (None, 1, spec.dtype_bytes):
         raise InputError(
@@ -129,7 +137,9 @@ def of_folder(folder: Path) -> Architecture:
 
 
 def _family(config: Mapping[str, Any], path: Path) -> str:
-    """The family of a config.json; raises InputError for one, or a value, without support."""
+    """The family of a config.json; raises InputError for one, or a value, that the engine does not
+    support.
+    """
     family = config.get("model_type")
     if family not in FAMILIES:
         raise InputError(

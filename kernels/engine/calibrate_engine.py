@@ -196,7 +196,9 @@ def prompt_points(bench: Bench, max_len: int, cost: CostModel) -> dict[str, list
 def decode_points(
     bench: Bench, kernels: Callable[[Kernel, Spread], CostModel]
 ) -> dict[str, list[Point]]:
-    """Iterations of decodes alone. kernels: their cost, by attention kernel and spread."""
+    """Iterations of decodes alone. kernels: their cost, by attention kernel and spread of
+    lengths.
+    """
     points: dict[str, list[Point]] = {"launched_graph": []}
     one_graph = replace(bench, options=replace(bench.options, prompt_graphs=0))
     policies: dict[Kernel, Any] = {"paged": Paged, "contiguous": ContiguousOracle}

@@ -115,7 +115,9 @@ class CudaAttention(PlainAttention):
         return run.repeated * self._token_bytes >= self._share_from
 
     def open_decodes(self, arrays: dict[str, Tensor], longest: int, shares: bool) -> None:
-        """Prepare to capture decode layers that read these arrays. shares: those of a run too."""
+        """Prepare for capturing decode layers that read these arrays. shares: those of a run
+        too.
+        """
         self.now, self.shares = arrays, shares
         self.num_prompt_tokens, self.longest_context = 0, longest
 

@@ -79,7 +79,9 @@ def prompts_with_decodes(
 
 
 def with_one_prompt(iterations: Iterable[Iteration], decodes: int, length: int) -> list[Iteration]:
-    """The iterations of `decodes` decodes and one prompt of this length; InputError without any."""
+    """The iterations with `decodes` decodes and one prompt of this length; InputError if there are
+    none.
+    """
     visited = [
         iteration
         for iteration in iterations

@@ -157,7 +157,9 @@ class GpuExecutor(Executor):
         return flight.launched_ps - begun_ps
 
     def _end_at_tokens(self, groups: Mapping[int, SequenceGroup], accepted: dict[int, int]) -> None:
-        """End the requests all of whose sequences have ended; drafts behind are not accepted."""
+        """End the requests whose every sequence has a token that ends it; drafts behind that are
+        not accepted.
+        """
         buffers = self.runner.token_buffers.tokens
         for request_id in groups.keys() & self.end_tokens.keys():
             group, end = groups[request_id], self.end_tokens[request_id]

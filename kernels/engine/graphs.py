@@ -159,7 +159,9 @@ class DecodeGraphs:
         return self._captured[key]
 
     def capture(self, max_num_seqs: int, longest: int) -> None:
-        """Capture the graphs of batches up to this size, largest first, to share memory."""
+        """Capture all graphs that batches up to this size may need, largest first, so that memory
+        is shared.
+        """
         sizes = buckets_up_to(max_num_seqs)[::-1]
         for size in sizes:
             if self.attention.may_share(size, longest):

@@ -148,7 +148,9 @@ class Rank:
 
     @property
     def _decode_graphs(self) -> int:
-        """Values of a pass of the largest size, which all graphs share, and the arrays of each."""
+        """Values of a pass of the largest size, whose memory all graphs share, and the arrays of
+        each.
+        """
         sizes = buckets_up_to(self.engine.graphs)
         num_gpus, vocab = self.pool.num_gpus, self.model.vocab_size * self._value
         gathered = 0 if num_gpus == 1 else vocab // num_gpus + 2 * vocab
@@ -158,7 +160,9 @@ class Rank:
 
     @property
     def _embedding(self) -> int:
-        """The bytes of a token's embedding outside the buffers; OPT's positions are added to it."""
+        """The bytes of a token's embedding before it is in the buffers; OPT's positions are added
+        to it.
+        """
         return (1 + self._is_opt) * self.model.hidden_size * self._value
 
     @property

@@ -68,7 +68,9 @@ class Pools:
         )
 
     def blocks_below(self, tier: str, block_size: int) -> Tensor:
-        """A tier's pool, [num_blocks, num_planes, num_kv_heads, block_size, head_size]."""
+        """A tier's pool as blocks, [num_blocks, num_planes, num_kv_heads, block_size,
+        head_size].
+        """
         s, pool = self.spec, self.below[tier]
         return pool.view(len(pool), -1, s.num_kv_heads, block_size, s.head_size)
 
@@ -159,7 +161,9 @@ class Blocks:
         return self.place(memory.policy.table(seq), seq)
 
     def place(self, table: list[Extent], owner: object) -> Place:
-        """A table as a place; raises PlugInError on `owner` if these kernels cannot read it."""
+        """A table as a place; raises PlugInError, which names `owner`, if these kernels cannot
+        read the table.
+        """
         size, slots = self.block_size, np.fromiter(chain.from_iterable(table), np.int64)
         (firsts, counts), rest = np.divmod(slots.reshape(-1, 2).T, size)
         if rest.any():

@@ -52,7 +52,9 @@ def ahead(policy: MemoryPolicy, num_seqs: int) -> Scheduler:
 
 @dataclass(frozen=True)
 class Bench:
-    """A loaded model, or rank 0's part of one with workers; and its engines' options."""
+    """A loaded model, or rank 0's part of one whose workers `lead` leads; and the options of its
+    engines.
+    """
 
     arch: Architecture
     weights: Weights

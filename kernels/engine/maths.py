@@ -85,7 +85,9 @@ def bind_silu_mul(y: Any, x: Any) -> Launch:
 
 
 class PlainMaths:
-    """The operations in torch. x: the residual stream [num_tokens, hidden], changed in place."""
+    """The operations in torch. x: the residual stream [num_tokens, hidden], changed in place, never
+    empty.
+    """
 
     def norm(self, y: Tensor, x: Tensor, eps: float) -> Norm:
         """Norms of x into y."""
@@ -122,7 +124,9 @@ class PlainMaths:
 
 
 class FusedMaths(PlainMaths):
-    """The operations as kernels, on the call's current stream; the product includes ReLU."""
+    """The operations as kernels, on the stream current at the call; the product's kernel includes
+    ReLU.
+    """
 
     def norm(self, y: Tensor, x: Tensor, eps: float) -> Norm:
         """See PlainMaths; the vectors of the first norm with a carried bias and of the first
@@ -172,7 +176,9 @@ def rotate(x: Tensor, turns: Tensor) -> None:
 
 
 def _stretched(rates: Tensor, scaling: Mapping[str, float]) -> Tensor:
-    """LLaMA 3.1: low frequencies are divided by `factor`, high ones stay, others lie between."""
+    """LLaMA 3.1: low frequencies are divided by `factor`, high ones stay, those between are
+    interpolated.
+    """
     low, high = scaling["low_freq_factor"], scaling["high_freq_factor"]
     turns = scaling["original_max_position_embeddings"] * rates / (2 * math.pi)
     share = ((turns - low) / (high - low)).clamp(0, 1)

@@ -1,4 +1,6 @@
-"""The forward pass: embedding, layers, projection; attention in torch alone uses slots."""
+"""The forward pass: embedding, layers, output projection; and attention in torch. Only attention
+uses slots.
+"""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -36,7 +38,9 @@ class PlainAttention:
         self._new: Tensor = torch.empty(0, dtype=torch.int64)
 
     def open(self, batch: Ragged) -> None:
-        """Compute the rows that every part reads, and those of every token not stored yet."""
+        """Compute the rows that every part reads, and the rows of every token that is not stored
+        yet.
+        """
         device, layout = self.pools.device.device, self.layout
         self._starts = batch.query_starts.tolist()
         new = [

@@ -1,4 +1,6 @@
-"""Performs a policy's copies and its moves between tiers: in torch, and by kernels."""
+"""Performs a policy's copies on the device, and its moves between tiers: in torch, and by
+kernels.
+"""
 
 from collections.abc import Callable, Iterable
 
@@ -43,7 +45,9 @@ class Moves:
         self._timed: list[tuple[SwapTime, torch.cuda.Event, torch.cuda.Event]] = []
 
     def perform(self, ops: Ops) -> None:
-        """Perform copies, then moves, in the policy's order; those in `extra` move no bytes."""
+        """Perform copies, then moves, in the policy's order; operations counted in `extra` move no
+        bytes.
+        """
         if ops.copies:
             self.copy(ops.copies)
         for move in ops.moves:
@@ -123,7 +127,9 @@ class Moves:
         ]
 
     def copied_rows(self, copies: Iterable[Copy]) -> list[Ints]:
-        """The rows that the copies read, and those that they write, of extents with owners."""
+        """The rows that the copies read, and those that they write; extents without an owner are
+        left out.
+        """
         rows = list[Ints](), list[Ints]()
         live = self.live() if isinstance(self.layout, Extents) else []
         for src, dst, length in copies:
@@ -145,7 +151,9 @@ def live_tables(state: SchedulerState) -> LiveTables:
 
 
 def independent(copies: tuple[Copy, ...]) -> list[list[Copy]]:
-    """The copies in groups in order; none writes a slot twice, or one that it reads."""
+    """The copies in order, in groups in which no slot is written twice, or both read and
+    written.
+    """
     groups: list[list[Copy]] = []
     read: set[int] = set()
     written: set[int] = set()

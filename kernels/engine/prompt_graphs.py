@@ -42,7 +42,9 @@ class CapturedLayers:
             self._graphs = [capture(piece) for piece in self._pieces()]
 
     def fill(self, batch: Ragged) -> None:
-        """Set the next replay's arrays to this batch; those of the last may be under way."""
+        """Set the arrays of the next replay to this batch; those of the replay before may be under
+        way.
+        """
         self.arrays.take_turns()
         fill_inputs(self.arrays.host, batch)
         self.arrays.host["wanted"][: len(batch.wanted)] = batch.wanted

@@ -180,7 +180,9 @@ class Runner:
         self.slot_checker.released()
 
     def stepping(self, plan: Plan) -> list[SequenceGroup]:
-        """The groups that decode: the batch, and swapped-in groups with slots for a step."""
+        """The groups that take a decode step: the batch, and swapped-in groups with slots for a
+        step.
+        """
         batch = self.state.batch
         running = self.state.running.values() if plan.decode_seqs else ()
         groups = [group for group in running if group.sequences[0].batch is batch]

@@ -101,7 +101,9 @@ class TopP:
         self.own_seed = own_seed
 
     def choose(self, logits: Tensor, draws: SequenceOf[Drawing]) -> Tensor:
-        """A token for each draw from its row of logits [num_rows, vocab_size], int64."""
+        """One token for each draw from its row of logits [num_rows, vocab_size], int64 on their
+        device.
+        """
         numbers = uniforms([draw.key for draw in draws])
         rows = np.array([draw.row for draw in draws], np.int64)
         sent = upload({"rows": rows, "numbers": numbers}, logits.device)

@@ -21,7 +21,9 @@ def bucket(num_seqs: int) -> int:
 
 
 def context_bucket(longest: int, max_len: int) -> int:
-    """The longest context of a graph: a power of two, at most the longest sequence."""
+    """The longest context that a graph is captured for: a power of two, at most the longest
+    sequence.
+    """
     return min(max(SHORTEST_CONTEXT, 1 << (longest - 1).bit_length()), max(max_len, longest))
 
 

@@ -24,7 +24,9 @@ from testbed.sched.state import SchedulerState
 
 
 class SlotError(RuntimeError):
-    """A sequence read or wrote another's slot; the message names sequence, slot and step."""
+    """A sequence read or wrote a slot that it does not own; the message names sequence, slot and
+    step.
+    """
 
 
 class NoSlotChecker:
@@ -93,7 +95,9 @@ class SlotChecker(NoSlotChecker):
         self.memory.land(move_id)
 
     def before(self, batch: Ragged) -> None:
-        """Write the batch's tokens; raise SlotError for a sequence that lost its own."""
+        """Write the batch's tokens; raise SlotError for a sequence that does not find its
+        tokens.
+        """
         self.released()
         layout, ids, reads = self.tables.layout, dict[int, list[int]](), dict[int, Ints]()
         for group in self.state.with_slots():
@@ -119,7 +123,9 @@ class SlotChecker(NoSlotChecker):
             self._check_read(seq_id, slots.tolist(), ids[seq_id])
 
     def after(self, batch: Ragged, logits: Tensor) -> None:
-        """Raise SlotError for NaN in the logits: a kernel read a slot without an owner."""
+        """Raise SlotError for NaN in the logits, which means that a kernel read a slot without an
+        owner.
+        """
         bad = torch.nonzero(~torch.isfinite(logits).all(dim=1)).flatten().tolist()
         if bad:
             part = [part for part in batch.parts for _ in range(part.wanted)][bad[0]]

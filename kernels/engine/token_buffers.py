@@ -15,7 +15,9 @@ from testbed.core.sequence import Sequence, SequenceGroup
 
 
 class Owner(NamedTuple):
-    """The owner of a row of logits: a group, a sequence, and behind how many drafts."""
+    """The owner of a row of logits: a group, one of its sequences, and behind how many draft
+    tokens.
+    """
 
     group: SequenceGroup
     member: int

@@ -1,1 +1,3 @@
-"""Decode attention in five steps, simple to fast, each checked and timed on equal batches."""
+"""Decode attention in five steps, from simple to fast, each checked and timed on the same
+batches.
+"""

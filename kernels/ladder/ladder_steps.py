@@ -20,7 +20,9 @@ from testbed.kernels.launch.prefill_attention import prefill
 
 
 class Wave(NamedTuple):
-    """Tokens of different sequences: indexes in the batch, block tables, context lengths."""
+    """Tokens of different sequences: their indexes in the batch, their block tables and their
+    context lengths.
+    """
 
     tokens: Tensor
     block_tables: Tensor
@@ -97,7 +99,9 @@ def gather(out: Tensor, q: Tensor, k_cache: Tensor, v_cache: Tensor, batch: Ladd
 def online(
     kernel: str, out: Tensor, q: Tensor, k_cache: Tensor, v_cache: Tensor, batch: LadderBatch
 ) -> None:
-    """Step 2: read the blocks in place, token by token, by "one_pass" or "two_passes"."""
+    """Step 2: read the blocks in place, by the kernel "one_pass" or "two_passes"; token by
+    token.
+    """
     s = check_attention(out, q, k_cache, v_cache)
     for token, (seq, context_len) in enumerate(batch.tokens):
         rows = out[token], q[token], k_cache, v_cache, batch.block_tables[seq]
@@ -162,7 +166,9 @@ def production(
 
 
 def launch(source: str, name: str, s: Shapes, grid: tuple[int, ...], *arguments: Any) -> None:
-    """Launch kernel `name` of a source here; tensors pass by address, numbers as 32 bits."""
+    """Launch kernel `name` of a source in this folder; tensors pass by address, numbers as 32
+    bits.
+    """
     kernel = load(f"../ladder/{source}", name, **s.defines)
     kinds: dict[type, Callable[[Any], Any]] = {float: np.float32, int: np.int32}
     raw = [kinds[type(a)](a) if type(a) in kinds else a.data_ptr() for a in arguments]

@@ -61,7 +61,9 @@ class Workspace(NamedTuple):
 
 
 def decode_workspace(q: Any, num_chunks: int) -> Workspace:
-    """A workspace for decodes with queries like `q` over up to `num_chunks` chunks each."""
+    """A workspace for decode launches with queries like `q` over up to `num_chunks` chunks per
+    sequence.
+    """
     num_seqs, num_heads, _ = q.shape
     return workspace_of_rows(q, num_seqs * num_heads * num_chunks if num_chunks > 1 else 1)
 

@@ -50,7 +50,9 @@ def require_gpu() -> Any:
 
 @cache
 def multiprocessors() -> int:
-    """The current device's multiprocessors, cached: a driver call is longer than a launch."""
+    """The multiprocessors of the current device, cached because a driver call takes longer than a
+    launch.
+    """
     return int(require_gpu().cuda.Device().attributes["MultiProcessorCount"])
 
 
@@ -113,7 +115,9 @@ def cubin_path(source: str, defines: Mapping[str, int], arch: str) -> Path:
 
 
 def architecture(capability: int) -> str:
-    """NVRTC's name of a compute capability such as 90; Hopper's instructions need "a"."""
+    """NVRTC's name of a compute capability such as 90; Hopper-only instructions need its "a"
+    target.
+    """
     return f"sm_{capability}" + ("a" if capability == 90 else "")
 
 
@@ -135,7 +139,9 @@ def load(source: str, name: str, **defines: int) -> Any:
 
 
 def precompile(variants: Sequence[tuple[str, Mapping[str, int]]]) -> None:
-    """Compile variants for the current device in parallel, in processes without a GPU."""
+    """Compile many variants for the current device in parallel, each once, in processes that never
+    use a GPU.
+    """
     arch = architecture(compute_capability())
     distinct = {(source, tuple(sorted(defines.items()))) for source, defines in variants}
     with ProcessPoolExecutor(mp_context=get_context("spawn")) as pool:

@@ -91,7 +91,9 @@ def packed(group: int) -> int:
 
 
 def prefix_chunks(num_seqs: int, num_heads: int, num_kv_heads: int, num_sms: int) -> int:
-    """Chunks of a shared prefix: as many as fill the GPU, at most MAX_PREFIX_CHUNKS."""
+    """Chunks of a prefix that sequences share: as many as fill the GPU, at most
+    MAX_PREFIX_CHUNKS.
+    """
     heads = packed(num_heads // num_kv_heads)
     tiles = num_heads // heads * -(-num_seqs * heads // Q_ROWS)
     return max(1, min(MAX_PREFIX_CHUNKS, num_sms // max(1, tiles)))

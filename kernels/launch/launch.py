@@ -162,12 +162,16 @@ class Launch:
         self._cells[place] = pointer
 
     def __call__(self, stream: int) -> None:
-        """Launch on a stream, by its address; the driver copies the arguments meanwhile."""
+        """Launch on a stream, given by its address; the driver copies the arguments during the
+        call.
+        """
         self._launch(*self._shape, stream, self._arguments, 0)
 
 
 def at_once(bind: Callable[..., Launch]) -> Callable[..., None]:
-    """`bind`, then a launch on the caller's current stream; an empty grid is not launched."""
+    """`bind`, followed by a launch on the caller's current stream; an empty grid is not
+    launched.
+    """
     first = next(iter(signature(bind).parameters))
 
     @wraps(bind)

@@ -162,7 +162,9 @@ def check_takes(s: Shapes, caches: Sequence[int]) -> None:
 
 
 def constants(group: int, block_size: int, short: bool, prefix: bool = False) -> dict[str, int]:
-    """The kernel's compile-time constants but the shape; a box is copied at once."""
+    """The kernel's compile-time constants, without the shape; a box is copied from memory at
+    once.
+    """
     box_rows = BOX_OF_EXTENT if block_size == ENDLESS else min(block_size, K_ROWS)
     return {
         "BOX_ROWS": box_rows,
@@ -237,7 +239,9 @@ prefix_attention = at_once(bind_prefix)
 
 
 def reads_prefixes(k_cache: Any) -> bool:
-    """True if `bind_prefix` reads caches of this shape: blocks that divide a tile, or tiles."""
+    """True if `bind_prefix` reads caches of this shape here, whose blocks are parts of a tile or
+    whole ones.
+    """
     shape = view("k_cache", k_cache).shape
     return len(shape) == 4 and shape[2] in BLOCK_SIZES and has_wgmma(shape[3])
 
@@ -274,7 +278,9 @@ def _launch_tma(
 
 
 def evenly(pairs: int, most: int) -> int:
-    """A group size from most / 2 to `most` pairs that leaves no small last group."""
+    """A group size from most / 2 to `most` pairs whose last group is not much smaller than the
+    others.
+    """
     most = min(pairs, most)
     sizes = range(-(-pairs // -(-pairs // most)), most // 2, -1)
     return next((size for size in sizes if (pairs % size or size) >= 0.9 * size), sizes[0])

@@ -46,7 +46,9 @@ class Pools:
 
 
 class Inputs:
-    """Sequences of these lengths over layers, in pools of up to `spread` times their blocks."""
+    """Sequences of given lengths over several layers, in pools of up to `spread` times their
+    blocks.
+    """
 
     def __init__(
         self, pools: Pools, shape: Shape, lens: Sequence[int], seed: int, spread: int
@@ -65,7 +67,9 @@ class Inputs:
         self.context_lens = torch.tensor(self.lens, dtype=torch.int32).cuda()
 
     def sdpa_of(self, queries: Iterable[torch.Tensor], **options: Any) -> Calls:
-        """torch's attention on contiguous memory, by each layer's queries, of equal lengths."""
+        """torch's attention on contiguous memory, by the queries of each layer; equal lengths
+        only.
+        """
         size = (
             self.layers,
             len(self.lens),
@@ -189,7 +193,9 @@ class PrefillInputs(Inputs):
 
 
 def shard_shape(model: ModelSpec, num_gpus: int, block_size: int = 16) -> Shape:
-    """The heads on one of num_gpus GPUs. Raises InputError if they cannot be divided."""
+    """The heads on one of num_gpus GPUs under tensor parallelism. Raises InputError if they
+    cannot be divided.
+    """
     if model.num_heads % num_gpus or (
         model.num_kv_heads % num_gpus and num_gpus % model.num_kv_heads
     ):

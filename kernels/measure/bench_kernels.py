@@ -1,4 +1,6 @@
-"""The checks and timings of `testbed gpu bench`; goals are this GPU's best earlier times."""
+"""The checks and timings of `testbed gpu bench`; goals are the best earlier times on the same
+GPU model.
+"""
 
 import csv
 from collections.abc import Iterator
@@ -199,7 +201,9 @@ def heads_of(shape: Shape, batch: int, length: int) -> str:
 
 
 def bench_decode(report: Report, pools: Pools) -> None:
-    """Claim 3: decode beside the best known times, and torch's attention in the same run."""
+    """Claim 3: decode compared with the best known times, and with torch's attention in the same
+    run.
+    """
     for shape, n, length, goal, torch_goal in goals("decode"):
         inputs = DecodeInputs(pools, shape, [length] * n)
         ours, other = time_graph(inputs.paged()), time_graph(inputs.sdpa())

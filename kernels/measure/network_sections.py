@@ -46,7 +46,9 @@ def shard_network(model: ModelSpec, num_gpus: int) -> Network:
 
 
 def without_attention(output: Tensor) -> Bind:
-    """One output of attention for all layers, random: constant bits draw less power."""
+    """The same output of attention in every layer; it is random, since constant bits would draw
+    less power.
+    """
 
     def bind(q: Tensor, k: Tensor, v: Tensor, out: Tensor) -> Callable[[int], None]:
         out.copy_(output)
@@ -66,7 +68,9 @@ def all_layers(network: Network, x: Tensor, positions: Tensor, bind: Bind) -> Te
 def layer_points(
     network: Network, counts: Sequence[int], after: Callable[[], object] = int
 ) -> list[Point]:
-    """Points of a layer without attention and cache write, by tokens, `after` behind each."""
+    """Points of a layer without attention and cache write, by tokens; `after` is called after
+    each.
+    """
     points, spec = [], network.arch.spec
     for count in sorted(counts, reverse=True):
         x = torch.randn(count, spec.hidden_size, dtype=torch.float16, device="cuda")

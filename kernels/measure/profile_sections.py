@@ -91,7 +91,9 @@ def attention_points(model: ModelSpec, num_gpus: int) -> dict[str, list[Point]]:
 
 
 def shipped(model: ModelSpec, num_gpus: int) -> dict[str, Any] | None:
-    """The profile that ships for this device, to replace sections of; None without one."""
+    """The profile that ships for this device, of which some sections will be replaced; None if
+    none ships.
+    """
     here = fingerprint()
     name = file_name({"fingerprint": here, "model": asdict(model), "num_gpus": num_gpus})
     if not (PROFILES / name).exists():
@@ -158,7 +160,9 @@ def whole_profile(model: ModelSpec, num_gpus: int) -> dict[str, Any]:
 
 
 def random_lens(rng: np.random.Generator, longest: int, num_slots: int) -> list[int]:
-    """Contexts of 1 to 256 sequences, mean 32 to 1536, log-normal, num_slots in total."""
+    """Contexts of 1 to 256 sequences, mean 32 to 1536 tokens, log-normal spread; cut to num_slots
+    in total.
+    """
     num_seqs = round(float(np.exp(rng.uniform(0, np.log(256)))))
     mean = float(np.exp(rng.uniform(np.log(32), np.log(min(MAX_MEAN_CONTEXT, longest)))))
     mean = min(mean, num_slots / num_seqs)
@@ -167,7 +171,9 @@ def random_lens(rng: np.random.Generator, longest: int, num_slots: int) -> list[
 
 
 def measure_iteration(network: Network, num_layers: int, inputs: DecodeInputs) -> float:
-    """Microseconds of a decode iteration: measured layers scaled to all, and the head."""
+    """Microseconds of a decode iteration: measured layers scaled to all layers, plus the output
+    head.
+    """
     lens, shape, last = inputs.lens, inputs.shape, np.array(inputs.lens) - 1
     ids = (
         inputs.tables.cpu().numpy()[np.arange(len(lens)), last // shape.block_size].astype(np.int64)
@@ -197,7 +203,9 @@ def measure_iteration(network: Network, num_layers: int, inputs: DecodeInputs) -
 def evaluate_fit(
     profile: dict[str, Any], network: Network, pools: Pools, num_batches: int
 ) -> dict[str, Any]:
-    """Relative errors of the profile's costs on `num_batches` random batches, and these."""
+    """Relative errors of the profile's costs on `num_batches` random iterations, and the
+    batches.
+    """
     model, num_gpus = ModelSpec(**profile["model"]), profile["num_gpus"]
     cost = ProfileCost(model, server=None, path=profile, software=KERNELS_ALONE)
     rng, shape, rows = np.random.default_rng(2023), shard_shape(model, num_gpus), []

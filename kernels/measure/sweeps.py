@@ -133,7 +133,9 @@ def decode_attention(
 
 
 def prefill_attention(pools: Pools, shape: Shape, max_len: int) -> list[Point]:
-    """One layer's prefill attention: one sequence or a GPU's worth, new and past tokens."""
+    """One layer's prefill attention: sequences (one, and enough to fill the GPU), new and past
+    tokens each.
+    """
     points = []
     for new in NEW_TOKENS:
         for past in PAST_TOKENS:

@@ -52,7 +52,9 @@ def num_rotations(bytes_per_call: int) -> int:
 
 
 def warm_up(seconds: float = 1.0) -> None:
-    """Load the GPU until its clocks have settled: times after idling are up to 10% too high."""
+    """Load the GPU until its clocks have settled; a first measurement after idling is up to 10% too
+    high.
+    """
     x = torch.randn(4096, 4096, dtype=torch.float16, device="cuda")
     end = time.monotonic() + seconds
     while time.monotonic() < end:

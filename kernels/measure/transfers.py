@@ -85,7 +85,9 @@ def cases(way: str) -> Iterator[Case]:
 
 
 class Memory:
-    """Random bytes on this GPU (near) and across the link (far), and the staging buffer."""
+    """Random bytes on this GPU (near) and on the other side of the link (far), and the staging
+    buffer.
+    """
 
     def __init__(self, way: str) -> None:
         words = torch.randint(-(1 << 15), 1 << 15, (SPACE // 2,), dtype=torch.int16, device="cuda")
@@ -198,7 +200,9 @@ def batch_of(pairs: Pairs, num_bytes: int) -> Step:
 
 
 class DecodeLoad:
-    """Decode attention of 32 sequences of 1,024 tokens, as a graph on its own stream."""
+    """Decode attention of 32 sequences of 1,024 tokens, replayed as a graph on a stream of its
+    own.
+    """
 
     def __init__(self) -> None:
         self.calls = DecodeInputs(Pools(1 << 30), Shape(32, 8, 128), [1024] * 32).paged()
@@ -208,7 +212,9 @@ class DecodeLoad:
         self.alone_us = float(np.median(np.diff(ends)))
 
     def during(self, call: Call, alone_us: float, stream: torch.cuda.Stream) -> tuple[float, float]:
-        """Microseconds of a transfer beside decodes, and the decodes' slowdown meanwhile."""
+        """Microseconds of a transfer while decodes run, and how many times as long a decode takes
+        meanwhile.
+        """
         times = max(1, round(WINDOW_US / alone_us))
         for margin in (2.5, 6.0, 15.0):  # transfers take longer than alone
             begin, end, *ends = self._times_us(

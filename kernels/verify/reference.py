@@ -52,7 +52,9 @@ def full_attention(
 
 
 def quantized(x: Tensor, scale: Tensor) -> Tensor:
-    """x [..., heads, size] over its head's scale, as bytes of e4m3, cut at 448."""
+    """x [..., heads, size] divided by its head's scale, as bytes of e4m3; values beyond 448 become
+    448.
+    """
     y = (x.float() / scale[:, None]).clamp(-448, 448)
     return y.to(torch.float8_e4m3fn).view(torch.uint8)
 
@@ -71,7 +73,9 @@ def paged_prefill(
     context_lens: list[int],
     window: int | None = None,
 ) -> Tensor:
-    """float64 result of prefill, and of decode with query_lens of 1; zeros without context."""
+    """float64 result of the prefill kernels, and of decode with query_lens of 1; no context gives
+    zeros.
+    """
     out, start = torch.zeros(q.shape, dtype=torch.float64, device=q.device), 0
     for i, (num_new, length) in enumerate(zip(query_lens, context_lens, strict=True)):
         if length:
@@ -92,14 +96,18 @@ def paper_layout(k_cache: Tensor, v_cache: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def write_cache(cache: Tensor, new: Tensor, slot_mapping: list[int]) -> None:
-    """Write keys or values to [num_blocks, num_kv_heads, block_size, head_size] by token."""
+    """Write new keys or values to [num_blocks, num_kv_heads, block_size, head_size], token by
+    token.
+    """
     for token, slot in enumerate(slot_mapping):
         if slot >= 0:
             cache[slot // cache.shape[2], :, slot % cache.shape[2]] = new[token]
 
 
 def relative_error(output: Tensor, expected: Tensor) -> float:
-    """Largest of max|output - expected| / max|expected| by row and head; infinite for NaN."""
+    """Largest over rows and heads of max|output - expected| / max|expected|; infinite if an
+    output is NaN.
+    """
     output = output.double()
     error = (output - expected).abs().amax(dim=-1) / expected.abs().amax(dim=-1).clamp_min(1e-30)
     return (
@@ -138,7 +146,9 @@ PLAIN = Form()
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """One paged batch on the device; lens are ints, with a device copy. kv_scales: of e4m3."""
+    """One paged batch on the device; lens are Python ints, with a device copy. kv_scales: of caches
+    of e4m3.
+    """
 
     shape: Shape
     q: Tensor
@@ -170,7 +180,9 @@ class Batch:
         return replace(self, k_cache=k, v_cache=v, kv_scales=scales)
 
     def without_unread(self, window: int | None, news: Sequence[int]) -> "Batch":
-        """The batch, with a block of NaN in its table before its new tokens' windows."""
+        """The batch whose table entries before the windows of its new tokens name a block of
+        NaN.
+        """
         tables, size = self.block_tables.clone(), self.shape.block_size
         spare = (set(range(len(self.k_cache))) - set(tables.flatten().tolist())).pop()
         for table, length, new in zip(tables, self.lens, news, strict=True):
@@ -181,7 +193,9 @@ class Batch:
 def shuffled_tables(
     rng: np.random.Generator, num_blocks: Sequence[int] | np.ndarray, spare: int, shared: bool
 ) -> tuple[np.ndarray, int]:
-    """A permuted block table and the pool size; `shared`: all start with the first's blocks."""
+    """A permuted block table and the pool size; if `shared`, sequences start with blocks of the
+    first one.
+    """
     counts = np.array(num_blocks)
     table, total = (
         np.full((len(counts), max(1, counts.max())), UNUSED_ID, np.int32),

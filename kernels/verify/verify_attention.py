@@ -61,7 +61,9 @@ class Case:
 
     @property
     def forms(self) -> list[Form]:
-        """The plain cache, and another form by the seed; windows are log-uniform."""
+        """The plain cache, and one other form, which alternates with the seed; windows are
+        log-uniform.
+        """
         window = int(
             np.exp(np.random.default_rng(self.seed).uniform(0, np.log(2 * min(self.longest, 4096))))
         )

@@ -1,4 +1,6 @@
-"""Checks of the kernels that move bytes: exact by references, others unchanged."""
+"""Checks of the kernels that only move bytes: exact against their references, other bytes
+unchanged.
+"""
 
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -33,7 +35,9 @@ def _size(rng: np.random.Generator) -> tuple[int, int, int]:
 
 
 def check_write(rng: np.random.Generator) -> bool:
-    """Fused reshape and write of strided K and V, some skipped, to all forms and rows."""
+    """Fused reshape and write of strided K and V, some tokens skipped, to blocks in all forms and
+    to rows.
+    """
     heads, block_size, head_size = _size(rng)
     num_slots, num_tokens = 40 * block_size, int(rng.integers(1, 41))
     dtype = torch.float16 if rng.random() < 0.5 else torch.bfloat16

@@ -87,7 +87,9 @@ class Guard:
         return nullcontext()
 
     def on_failure(self, call: Callable[[], object]) -> None:
-        """Call this alone, in another thread, when a worker has failed."""
+        """Call this, and no call that was given before, in another thread when a worker has
+        failed.
+        """
 
     def check(self) -> None:
         """Raise if a worker has failed."""

@@ -52,7 +52,9 @@ class LeaderOfProcesses(Leader):
             self._collectives.close()
 
     def _end_quietly(self) -> None:
-        """Ends the workers at Python's exit if the engine was not closed, after a failure."""
+        """Ends the workers at Python's exit if the engine was not closed; the caller has seen a
+        failure.
+        """
         with suppress(WorkerError):
             self.close()
 

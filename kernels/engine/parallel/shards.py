@@ -76,7 +76,9 @@ class Shard(Whole):
         return self.rank * self.num_tokens
 
     def cut(self, name: str, tensor: Tensor) -> Tensor:
-        """This rank's part of a tensor, by Hugging Face's name, in its memory if possible."""
+        """This rank's part of a tensor with a name of Hugging Face's, in the tensor's memory if
+        it can be.
+        """
         module, kind = name.split(".")[-2:]
         size = self.arch.spec.head_size
         if module in BY_TOKEN:

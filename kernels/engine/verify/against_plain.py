@@ -65,7 +65,9 @@ class Comparison(NamedTuple):
 
 
 def verify_launches(name: str) -> bool:
-    """Compare the paths on a shipped model; prints the results; whether all are right."""
+    """Compare the paths on a shipped model; prints the results, and returns whether all are
+    right.
+    """
     arch = of_spec(read_model(name))
     weights = random_weights(arch, 0, "cuda", torch.bfloat16)
     is_right = True
@@ -96,7 +98,9 @@ def by_tokens(rows: list[Row]) -> Logits:
 
 
 def largest_difference(first: Logits, second: Logits) -> float:
-    """The largest difference of logits of rows with equal tokens before; NaN if one is."""
+    """The largest difference of a logit between rows with the same tokens before; NaN if one of
+    them is.
+    """
     common = first.keys() & second.keys()
     return _largest([(first[key].float() - second[key].float()).abs().max() for key in common])
 

@@ -99,7 +99,9 @@ def randomize(model: Any) -> None:
 
 
 def judge(reference: Any, recorded: list[Row]) -> dict[str, Any]:
-    """Errors of a recording; choices whose best two differ by more than the tolerance count."""
+    """Errors of a recording; a choice counts if the reference's best two differ by more than the
+    tolerance.
+    """
     worst, clear, equal = 0.0, 0, 0
     for ours, theirs in pairs_of(reference, recorded):
         top = theirs.abs().amax(dim=1)
@@ -118,7 +120,9 @@ def judge(reference: Any, recorded: list[Row]) -> dict[str, Any]:
 
 
 def pairs_of(reference: Any, recorded: list[Row], batch_size: int = 8) -> Any:
-    """The engine's and the reference's logits, [rows, vocab_size], by a few sequences."""
+    """The engine's logits and the reference's, [rows, vocab_size] each, for a few sequences at a
+    time.
+    """
     texts: list[list[Row]] = []  # rows of which each begins with the one before
     for row in sorted(recorded, key=lambda row: row[0]):
         if texts and row[0][: len(texts[-1][-1][0])] == texts[-1][-1][0]:

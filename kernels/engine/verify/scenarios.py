@@ -102,7 +102,9 @@ class Scenario:
         return MixedPrefill(policy, self.rule(), **limits | {"max_num_batched_tokens": 2048})
 
     def requests(self, vocab_size: int, seed: int = 0) -> list[Request]:
-        """Ragged prompts of 1 to 200 tokens, `common` ones equal; outputs of 4 to 24."""
+        """Ragged prompts of 1 to 200 tokens, the first `common` the same in all; outputs of 4 to
+        24.
+        """
         rng = np.random.default_rng([seed, 5])
         shared = rng.integers(vocab_size, size=self.common).tolist()
         requests, prompts = list[Request](), list[tuple[int, ...]]()
