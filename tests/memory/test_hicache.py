@@ -6,7 +6,7 @@ from functools import partial
 from random import Random
 
 import pytest
-from manual_driver import LIMITS, ManualDriver
+from manual_driver import LIMITS, ManualDriver, admit, sequence
 from refusals import refuses
 from shared_beginnings import LONGEST, assert_fast_equals_slow, pool_and_cost, requests_of, served
 from tier_slots import tokens_below
@@ -184,6 +184,20 @@ def test_what_is_written_is_neither_cached_nor_free():
     served.plan()
     used = served.policy.usage()
     assert (used.held, used.cached, used.in_transit) == (0, 160, 0)
+
+
+def test_a_written_page_that_a_sequence_computes_again_is_in_transit():
+    """The sequence has a page of its own, which the tree takes once the write has ended."""
+    served = Server(policy_of(320, 1296))
+    served.add(prompt(1))
+    served.plan()
+    seq = sequence(1, 160, prompt_ids=tuple(prompt(1)))
+    admit(served.policy, [seq], 160)
+    served.policy.publish(seq, 160)
+    used = served.policy.usage()
+    assert (used.held, used.free, used.in_transit) == (160, 144, PAGE)
+    (page,) = served.policy.non_sequence_slots().in_transit
+    assert page.length == PAGE
 
 
 def test_a_request_waits_for_writes_that_lock_the_pool():

@@ -152,6 +152,22 @@ def test_a_chunk_of_one_token_ends_the_stores_of_its_request():
     assert served.count("stored_tokens") == 64
 
 
+def test_a_chunk_is_stored_as_soon_as_it_is_full():
+    """Of 96 tokens in plans of 64 and 32 the second plan stores the third chunk."""
+    served = Server(policy_of(40, 40), budget=64)
+    served.add(prompt(1, 96))
+    stored = [served.plan() and served.count("stored_tokens") for _ in range(2)]
+    assert stored == [64, 96]
+
+
+def test_chunks_that_are_found_but_not_loaded_are_not_stored_again():
+    """The cache is full: to store one of them again would evict another."""
+    served = Server(policy_of(8, 6, min_retrieve_tokens=97), budget=64)
+    for story in (1, 2, 1):
+        served.serve(prompt(story, 100))
+    assert served.count("loaded_tokens") == served.count("evicted_tokens_below") == 0
+
+
 def test_what_lmcache_does_not_have_is_refused():
     refuses("one tier below", LMCache, PoolSpec(64, 64))
     pool = PoolSpec(64, 64, (Tier("dram", 512),))
