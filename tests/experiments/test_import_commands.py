@@ -64,7 +64,10 @@ def test_a_hugging_face_config_becomes_a_model_that_runs(testbed, run, tmp_path)
 @pytest.mark.usefixtures("_config")
 @pytest.mark.parametrize(
     ("option", "command"),
-    [("--from-vllm", "vllm serve hf"), ("--from-sglang", "sglang serve --model-path ./hf")],
+    [
+        ("--from-vllm", "vllm serve hf --num-gpu-blocks-override 100"),
+        ("--from-sglang", "sglang serve --model-path ./hf --max-total-tokens 4096"),
+    ],
 )
 def test_a_folder_s_server_is_simulated(testbed, tmp_path, option, command):
     """With the shape that its file has when the run begins."""

@@ -20,7 +20,7 @@ class BlockPool:
 
     def __init__(self, num_blocks: int) -> None:
         self.num_blocks = num_blocks
-        self.free = list(range(num_blocks))[::-1]
+        self.free = list(range(num_blocks - 1, -1, -1))
         self.sharers: dict[int, int] = {}
         self.num_saved = 0
         self.were_cached: list[bool] = []
