@@ -13,7 +13,9 @@ from refusals import refuses
 
 from testbed.core.shapes import read_model
 from testbed.experiments.cli.working_folder import prepare_working_folder
+from testbed.experiments.real.importers.known_shapes import gpu_named
 from testbed.experiments.runs.compose import composed, configured
+from testbed.experiments.runs.own_options import stated
 from testbed.experiments.runs.words import published_models
 from testbed.run.identity import run_id
 
@@ -52,6 +54,7 @@ def write(folder, name, text):
     path = folder / name
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text)
+    return path
 
 
 @pytest.fixture
@@ -91,8 +94,12 @@ def test_shipped_gpus_have_a_server_and_cited_numbers(path):
     assert all("  # " in line for line in numbers)
     assert 16e9 < gpu["memory_bytes"] < 300e9
     assert float(gpu["link_bandwidth"]) >= float(gpu["host_bandwidth"])
-    server = configured((f"gpu={path.stem}", "model=qwen2.5-0.5b")).server
-    assert (server.gpu.name, server.num_gpus) == (path.stem, 1)
+    assert gpu_named(path.stem).name == path.stem
+
+
+def test_a_gpu_by_its_name_is_a_server_of_one():
+    server = configured(("gpu=l40s", "model=qwen2.5-0.5b")).server
+    assert (server.gpu, server.num_gpus) == (gpu_named("l40s"), 1)
 
 
 @pytest.mark.parametrize("name", ["a40", "h100-80gb", "rtx-4090"])
@@ -209,5 +216,10 @@ def test_a_published_name_has_no_shape():
 @pytest.mark.parametrize("before", ["", "\n", "\n  \n"])
 @pytest.mark.parametrize("mark", ["# @package", "#@package", "#  @package"])
 def test_a_file_names_its_package_in_every_spelling_of_hydra(tmp_path, before, mark):
-    write(tmp_path, "figure/mine.yaml", f"{before}{mark} _global_\nseed: 7\n")
+    path = write(tmp_path, "figure/mine.yaml", f"{before}{mark} _global_\nseed: 7\n")
+    assert stated(path, 0) == {"@package": "_global_", "seed": 7}
+
+
+def test_a_file_has_its_values_in_the_package_that_it_names(tmp_path):
+    write(tmp_path, "figure/mine.yaml", "# @package _global_\nseed: 7\n")
     assert composed("run", (f"--config-dir={tmp_path}", "+figure=mine")).seed == 7
