@@ -24,30 +24,6 @@ def errors(path):
 LIMITS = ("scheduler.max_num_seqs=128", "scheduler.max_num_batched_tokens=2048")
 
 
-@pytest.mark.skipif(not RTX.is_dir(), reason=f"no {RTX}; set TESTBED_SHARED")
-def test_rtx_pro_6000_log_errors_without_fitting(testbed, tmp_path):
-    reported = testbed.done("import", "profile", str(RTX / "profile_tp1"), "--out", "rtx.json")
-    assert "llama-3.1-8b on 1 x NVIDIA RTX PRO 6000" in reported
-    arguments = (
-        "--workload",
-        str(RTX / "workload_token_ids.jsonl.gz"),
-        "+system=vllm-v1",
-        *LIMITS,
-        "cost=profile",
-    )
-    log = str(RTX / "requests.jsonl.gz")
-    reported = testbed.done(
-        "validate", log, *arguments, "cost.path=rtx.json", "--csv", "errors.csv"
-    )
-    assert "tokens, as testbed fits sizes the pool" in reported
-    measured = {metric: error for (_, metric), error in errors(tmp_path / "errors.csv").items()}
-    # Measured: -4.3, -1.2, -2.0, +2.0.
-    assert abs(measured["ttft_s_mean"]) < 4.5
-    assert abs(measured["tpot_s_mean"]) < 1.4
-    assert abs(measured["e2e_s_mean"]) < 2.2
-    assert abs(measured["tokens_per_s"]) < 2.1
-
-
 @pytest.mark.slow
 @pytest.mark.skipif(not RTX.is_dir(), reason=f"no {RTX}; set TESTBED_SHARED")
 def test_a_carried_profile_fitted_to_the_first_half_of_a_log(testbed):
@@ -70,12 +46,20 @@ def test_a_carried_profile_fitted_to_the_first_half_of_a_log(testbed):
 
 
 @pytest.mark.skipif(not RTX.is_dir(), reason=f"no {RTX}; set TESTBED_SHARED")
-def test_the_commands_for_a_published_log_succeed(testbed, tmp_path):
+def test_the_commands_for_a_published_log_find_small_errors_without_fitting(testbed, tmp_path):
     page = (Path(__file__).parents[2] / "experiments" / "ACCURACY.md").read_text()
     block = r"```sh\n# needs the files of LLMServingSim\n(.*?)```"
     lines = re.search(block, page, re.DOTALL)[1].splitlines()
-    assert len(lines) == 3
-    for line in lines:
-        code, _, err = testbed(*line.replace("data/", f"{SHARED}/").split()[1:])
-        assert (code, err) == (0, ""), line
+    imported, validated, _ = (
+        testbed.done(*line.replace("data/", f"{SHARED}/").split()[1:], *more)
+        for line, more in zip(lines, ((), ("--csv", "errors.csv"), ()), strict=True)
+    )
+    assert "llama-3.1-8b on 1 x NVIDIA RTX PRO 6000" in imported
+    assert "tokens, as testbed fits sizes the pool" in validated
+    measured = {metric: error for (_, metric), error in errors(tmp_path / "errors.csv").items()}
+    # Measured: -4.3, -1.2, -2.0, +2.0.
+    assert abs(measured["ttft_s_mean"]) < 4.5
+    assert abs(measured["tpot_s_mean"]) < 1.4
+    assert abs(measured["e2e_s_mean"]) < 2.2
+    assert abs(measured["tokens_per_s"]) < 2.1
     assert {path.name for path in tmp_path.iterdir()} >= {"rtx.json", "today.png", "effects.csv"}
