@@ -76,7 +76,8 @@ def check_optimum(plan, everything):
     ],
 )
 def test_the_search_finds_the_optimum_of_the_enumeration(tmp_path, words):
-    plan, everything = both(f"{SMALL} {words}", GpuHours(), tmp_path, seeds=(0,))
+    search = {"seeds": (0,), "precision": 0.5}
+    plan, everything = both(f"{SMALL} {words}", GpuHours(), tmp_path, **search)
     check_optimum(plan, everything)
     assert plan.num_simulations < everything.num_simulations
 
@@ -143,7 +144,7 @@ def test_costs_of_another_way_name_no_cheapest_within_their_errors(tmp_path):
         prices = {"h200": 1.0, "h100-80gb": dearer}
         of = Prices(Path("drawn"), "2026-11-26", "USD", prices)
         asked = ("+system=vllm-v1", *words.split())
-        return planned(Request(asked, 0.9, (0,), 0.2, None, of, tmp_path, everything), ignored)
+        return planned(Request(asked, 0.9, (0,), 0.5, None, of, tmp_path, everything), ignored)
 
     costs = {
         verdict.candidate.deployment.name: verdict.costs[0] for verdict in plan_at(1, True).ranked

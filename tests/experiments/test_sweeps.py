@@ -28,7 +28,7 @@ from testbed.run import simulate as testbed_run
 HERE = Path(__file__).parent
 SHORT = ("arrivals.duration_s=30", "outputs=summary")
 SWEEP = ("run", "-m", "policy=contiguous_max,paged", "policy.block_size=32", *SHORT)
-LONG = ("arrivals.duration_s=2000000", "outputs=summary")
+LONG = ("arrivals.duration_s=200000", "outputs=summary")
 LONG_SWEEP = ("run", "-m", "arrivals.rate=1,2", *LONG)
 SHADOWS = (
     "simpy",
