@@ -79,7 +79,7 @@ class FusedPath:
         """Plan and begin at once, if the plan is several promised steps of the batch, which the
         policy takes in `end`; None if it is not.
         """
-        if not (self._is_steady and self._scheduler.is_decoding) or self._meter.forked:
+        if self._meter.forked or not (self._is_steady and self._scheduler.is_decoding):
             return None
         state = self._state
         num_seqs = state.num_seqs

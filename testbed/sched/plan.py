@@ -3,6 +3,7 @@ that is no plan.
 """
 
 from collections.abc import Iterable, Mapping
+from operator import attrgetter
 from typing import NamedTuple, TypeAlias
 
 from testbed.core.errors import PlugInError
@@ -16,6 +17,7 @@ Summed: TypeAlias = tuple[
     tuple[tuple[int, int], ...], tuple[Moved, ...], tuple[tuple[str, int], ...]
 ]
 NOTHING: Summed = ((), (), ())
+LENGTH = attrgetter("length")
 
 
 class Chunk(NamedTuple):
@@ -254,19 +256,20 @@ def summed(ops: list[Ops]) -> Summed:
     """Copies by length, moves by tiers and length, and what policies count by name; each kind in
     order.
     """
-    copies: dict[int, int] = {}
+    lengths: list[int] = []
     extra: dict[str, int] = {}
     moved: list[Move] = []
     for requested in ops:
-        for _, _, length in requested.copies:
-            copies[length] = copies.get(length, 0) + 1
+        lengths += map(LENGTH, requested.copies)
         moved += requested.moves
         for name, count in requested.extra:
             extra[name] = extra.get(name, 0) + count
     moves = counted(moved) if moved else ()
-    if moves or extra or min(copies, default=1) < 1:
-        _check_summed(copies, moves, extra)
-    return tuple(sorted(copies.items())), moves, tuple(sorted(extra.items()))
+    different = sorted(set(lengths))
+    if moves or extra or (lengths and different[0] < 1):
+        _check_summed(lengths, moves, extra)
+    copies = tuple(zip(different, map(lengths.count, different), strict=True))
+    return copies, moves, tuple(sorted(extra.items()))
 
 
 def _check_summed(copies: Iterable[int], moves: Iterable[Moved], extra: Mapping[str, int]) -> None:

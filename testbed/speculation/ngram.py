@@ -13,7 +13,7 @@ FOUND = 2  # stream of random numbers
 
 def is_found(seed: int, request_id: int, position: int, share: float) -> bool:
     """True if the tokens before a position occur earlier in the sequence, as `share` of all do."""
-    return uniform(seed, request_id, position, FOUND) < share
+    return share == 1 or uniform(seed, request_id, position, FOUND) < share
 
 
 class NGram(Speculation):
