@@ -25,7 +25,7 @@ from testbed.core.hf_layers import (
 )
 from testbed.core.hf_quantization import QUANTIZATION
 from testbed.core.hf_rope import lengths_of
-from testbed.core.hf_weights import kv_bytes, with_weights
+from testbed.core.hf_weights import check_encoder, kv_bytes, with_weights
 from testbed.core.specs import ModelSpec
 
 BOTH_WAYS = "use_bidirectional_attention"
@@ -227,6 +227,8 @@ def _described(
     try:
         shape = shape_of(name or _called(config, path), fields, text["model_type"])
         has_images = isinstance(config.get("vision_config"), Mapping)
+        if has_images:
+            check_encoder(fields, kind)
         masks = has_images and text["model_type"] in types_with("masked_images")
         masks = masks or fields.get(BOTH_WAYS) == "vision"
         shape = replace(

@@ -30,8 +30,9 @@ MODELOPT = {
 MIXED = "MIXED_PRECISION"  # ModelOpt's, with an algorithm for each layer
 OF_STATES = ".in_proj_qkvz"  # stands for all matrices of a layer with a state
 OF_EXPERT = (".0.gate_proj", ".0.up_proj", ".0.w1")  # matrices of one, whose names are matched
-# The part of a name before the layers, in checkpoints and in vLLM
+# The part of a name before the layers, in checkpoints and in vLLM, and before those of an encoder
 BEFORE_LAYERS = re.compile(r"^(model\.language_model|language_model\.model|backbone)\.")
+BEFORE_ENCODER = re.compile(r"^model\.(?=(visual|vision_tower)\b)")
 
 
 def scheme_of(config: Config) -> Bits | None:
@@ -59,7 +60,7 @@ def _listed(config: Config, *keys: str) -> list[str]:
     """The names under the first key that has any, as those of a model of text alone."""
     lists = (config.get(key) for key in keys)
     names: list[str] = next((value for value in lists if value), [])
-    return [BEFORE_LAYERS.sub("model.", name) for name in names]
+    return [BEFORE_LAYERS.sub("model.", BEFORE_ENCODER.sub("", name)) for name in names]
 
 
 def _is_left(linear: Linear, matches: Callable[[str], bool]) -> bool:

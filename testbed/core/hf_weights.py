@@ -6,13 +6,20 @@ from dataclasses import replace
 from typing import Any
 
 from testbed.core.errors import InputError
-from testbed.core.hf_fields import Fields
+from testbed.core.hf_fields import Fields, types
 from testbed.core.hf_linears import OTHERWISE_NAMED, Linear, linears_of
 from testbed.core.hf_quantization import QUANTIZATION, quantization_of
 from testbed.core.hf_schemes import Bits, quantises_head, scheme_of
 from testbed.core.specs import FP8_BITS, ModelSpec
 
 NARROW = ("qkv_a_proj", "kv_a_proj_with_mqa")  # ends of names of projections to latent vectors
+# Beginnings of names of encoders that vLLM quantises by files of a method, and types that differ
+QUANTISE_ENCODERS: Mapping[str, tuple[str, ...]] = {
+    "fp8": ("vision_tower", "visual"),
+    "compressed-tensors": ("vision_tower", "visual"),
+    "modelopt": ("visual",),
+}
+UNLESS = (("kimi_k25", "compressed-tensors"), ("gemma4", "fp8"))
 LAYER = re.compile(r"^model\.layers\.\d+\.")
 HEAD = Linear("lm_head", ("lm_head",), 0)
 LISTS = ("ignore", "ignored_layers", "modules_to_not_convert", "exclude_modules", "dynamic")
@@ -66,6 +73,27 @@ def _bits_of(fields: Fields, bits_of: Bits, linear: Linear) -> float | None:
         return bits_of(linear)
     except ValueError as error:
         raise fields.refusal(QUANTIZATION, f"vLLM does not start: {error}") from None
+
+
+def check_encoder(fields: Fields, kind: str) -> None:
+    """Raise InputError for a checkpoint that does not leave out the encoder of images of a file of
+    this type: its weights are counted in the model's type.
+
+    Of GPTQ and AWQ vLLM reads from the checkpoint's files which layers are quantised.
+    """
+    config, name = quantization_of(fields), types()["encoders"].get(kind, "")
+    bits_of, method = scheme_of(config), config.get("quant_method")
+    kinds = QUANTISE_ENCODERS.get(str(method), ())
+    if bits_of is None or not name.startswith(kinds) or (kind, method) in UNLESS:
+        return
+    ends = ("q_proj", "k_proj", "v_proj") if name.endswith("qkv_proj") else ("qkv_proj",)
+    parts = tuple(name.replace("qkv_proj", end) for end in ends)
+    if _bits_of(fields, bits_of, Linear(name, parts, 0)) is not None:
+        raise fields.refusal(
+            QUANTIZATION,
+            "vLLM quantises the encoder of images too, which is not modelled",
+            "name its layers among those that are left out, if they are",
+        )
 
 
 def _scheme(fields: Fields, config: Mapping[str, Any], kind: str) -> Bits:

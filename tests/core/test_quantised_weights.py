@@ -20,6 +20,9 @@ from testbed.vllm.releases import RELEASES
 MEASURED = json.loads(
     (Path(__file__).parents[1] / "inputs" / "quantised_weights.json").read_text(encoding="utf-8")
 )
+PUBLISHED = json.loads(
+    (Path(__file__).parents[1] / "inputs" / "published_models.json").read_text(encoding="utf-8")
+)
 LLAMA = MEASURED["configs"]["llama"]
 GPTQ = {"quant_method": "gptq", "bits": 4, "group_size": 128, "desc_act": False, "sym": True}
 AWQ = {"quant_method": "awq", "bits": 4, "group_size": 128, "zero_point": True}
@@ -57,6 +60,53 @@ def test_projections_to_latents_may_have_bits_of_their_own(file_of):
 def test_some_of_the_matrices_of_a_layer_are_not_quantised_alone(file_of):
     left = {"quant_method": "fp8", "ignored_layers": ["model.layers.0.self_attn.q_proj"]}
     refuses("quantization_config", model_of, file_of(left))
+
+
+FP8 = {"quant_method": "fp8", "activation_scheme": "dynamic"}
+OF_MODELOPT = {"quant_method": "modelopt", "quant_algo": "FP8"}
+SIGLIP = "vision_tower.vision_model.encoder.layers.0.self_attn."
+FLOATS = {"num_bits": 8, "type": "float"}
+COMPRESSED = {
+    "quant_method": "compressed-tensors",
+    "config_groups": {"group_0": {"targets": ["Linear"], "weights": FLOATS}},
+}
+
+
+@pytest.mark.parametrize(
+    ("model", "quantization", "left", "is_read"),
+    [
+        ("qwen3-vl-4b", FP8, [], False),
+        ("qwen3-vl-4b", FP8, ["model.visual.blocks.0.attn.qkv"], True),
+        ("qwen3-vl-4b", FP8, ["visual.blocks.0.attn.qkv"], True),
+        ("qwen3-vl-4b", FP8, ["visual"], False),  # the whole name of a layer counts
+        ("qwen3-vl-4b", COMPRESSED, [], False),
+        ("qwen3-vl-4b", COMPRESSED, ["re:.*visual.*"], True),
+        ("qwen3-vl-4b", OF_MODELOPT, [], False),
+        ("qwen3-vl-4b", OF_MODELOPT, ["model.visual*"], True),
+        ("qwen3-vl-4b", AWQ, [], True),  # vLLM looks into the files of its weights
+        ("qwen3-vl-4b", GPTQ, [], True),
+        ("qwen3.5-9b", FP8, [], False),
+        ("gemma-3-4b", FP8, [], False),
+        ("gemma-3-4b", FP8, [f"model.{SIGLIP}{name}_proj" for name in "qkv"], True),
+        ("gemma-3-4b", OF_MODELOPT, [], True),
+        ("gemma-4-31b", FP8, [], True),
+        ("gemma-4-31b", COMPRESSED, [], False),
+        ("kimi-k2.5", FP8, [], False),
+        ("kimi-k2.5", COMPRESSED, [], True),
+        ("kimi-vl-a3b", FP8, [], True),
+        ("llama-4-scout-17b-16e", COMPRESSED, [], True),
+    ],
+)
+def test_an_encoder_of_images_is_left_in_16_bits(file_of, model, quantization, left, is_read):
+    """As vLLM 0.33's classes quantise it or not: weights in 8 bits would be counted in 16."""
+    names = "modules_to_not_convert" if quantization["quant_method"] == "fp8" else "ignore"
+    config = json.loads(json.dumps(PUBLISHED[model]["config"]))
+    config.get("text_config", config).pop("quantization_config", None)
+    path = file_of({**quantization, names: ["lm_head", *left]}, config)
+    if is_read:
+        assert model_of(path).vision_params
+    else:
+        refuses("encoder of images", model_of, path)
 
 
 def test_the_output_projection_may_be_quantised_too(file_of):
