@@ -30,12 +30,12 @@ def columns_problem(model: ModelSpec, num_gpus: int, expert_shares: int) -> str:
 def bytes_on_gpu(model: ModelSpec, weight_bytes: float, num_gpus: int) -> float:
     """Bytes on each of num_gpus GPUs. weight_bytes: of all weights, each counted once."""
     bits = model.weight_bits or 8 * model.dtype_bytes
-    narrow_bits = (model.latent.narrow_bits if model.latent else None) or bits
-    copied = (model.latent_params * bits + _narrow_params(model) * narrow_bits) / 8
+    copied_bits = model.copied_bits or bits
+    copied = (model.latent_params * bits + _narrow_params(model) * copied_bits) / 8
     copied += _router_params(model) * model.dtype_bytes
     if model.vision_heads is None:
         copied += (model.vision_params or 0) * model.dtype_bytes
-    keys = _copied_heads(model, num_gpus) * bits / 8
+    keys = _copied_heads(model, num_gpus) * copied_bits / 8
     return (weight_bytes + keys) / num_gpus + copied * (1 - 1 / num_gpus)
 
 

@@ -12,7 +12,8 @@ from testbed.core.hf_quantization import QUANTIZATION, quantization_of
 from testbed.core.hf_schemes import Bits, quantises_head, scheme_of
 from testbed.core.specs import FP8_BITS, ModelSpec
 
-NARROW = ("qkv_a_proj", "kv_a_proj_with_mqa")  # ends of names of projections to latent vectors
+# Ends of names of projections to latent vectors and to K and V, of which GPUs have copies
+COPIED = ("qkv_a_proj", "kv_a_proj_with_mqa", "qkv_proj")
 # Beginnings of names of encoders that vLLM quantises by files of a method, and types that differ
 QUANTISE_ENCODERS: Mapping[str, tuple[str, ...]] = {
     "fp8": ("vision_tower", "visual"),
@@ -43,11 +44,10 @@ def with_weights(shape: ModelSpec, fields: Fields, kind: str) -> ModelSpec:
     by_place = {(LAYER.sub("", each.name), bits) for each, bits in found}
     if len(by_place) > len({place for place, _ in by_place}):
         shape = replace(shape, has_uneven_bits=True)
-    narrow = [(each.num_params, bits) for each, bits in found if each.name.endswith(NARROW)]
-    of_narrow = _mean(narrow, sum(count for count, _ in narrow), shape)
-    if shape.latent and narrow and of_narrow != bits:
-        of_latents = replace(shape.latent, narrow_bits=of_narrow or usual)
-        shape = replace(shape, latent=of_latents)
+    copied = [(each.num_params, bits) for each, bits in found if each.name.endswith(COPIED)]
+    of_copied = _mean(copied, sum(count for count, _ in copied), shape)
+    if copied and of_copied != bits:
+        shape = replace(shape, copied_bits=of_copied or usual)
     if quantises_head(config) and not shape.tied_embedding:
         shape = replace(shape, head_bits=_bits_of(fields, bits_of, HEAD))
     elif config.get("lm_head") and shape.tied_embedding:

@@ -94,10 +94,6 @@ class Latent:
         Count,
         doc("tokens that a key of the indexer stands for, those that are not pooled yet apart"),
     ] = 0
-    narrow_bits: Annotated[
-        Positive | None,
-        doc("bits of a weight of the projections to the vector; null: as the other layers"),
-    ] = None
 
 
 @model

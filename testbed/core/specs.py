@@ -56,6 +56,7 @@ VARIANTS = (
     "routes_apart",
     "copies_shared",
     "head_bits",
+    "copied_bits",
     "input_params",
     *OF_STAGES,
 )
@@ -100,6 +101,10 @@ class ModelSpec:
     ] = None
     head_bits: Annotated[
         Positive | None, doc("bits of a weight of the output projection; null: as the embedding")
+    ] = None
+    copied_bits: Annotated[
+        Positive | None,
+        doc("of a weight of which GPUs have copies: to K and V, or latents; null: weight_bits"),
     ] = None
     fp8_products: Annotated[
         bool | None,

@@ -38,6 +38,16 @@ class Quantization(NamedTuple):
     dtype: str = ""
 
     @property
+    def group(self) -> int:
+        """Weights of AWQ's or GPTQ's with a common scale along the columns; 1: none, or several."""
+        method, values = self.values.get("quant_method"), self.values
+        if method not in ("awq", "gptq") or values.get("dynamic"):
+            return 1
+        size = values.get("group_size", 128)
+        size = values.get("q_group_size", size) if method == "awq" else size
+        return size if type(size) is int and size > 0 else 1
+
+    @property
     def scales_cache(self) -> bool:
         """True if vLLM reads scales of cached values from the checkpoint: none are of fp8_e5m2."""
         method = self.values.get("quant_method")

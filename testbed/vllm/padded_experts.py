@@ -1,16 +1,20 @@
-"""The padding of experts in MXFP4 or the model's type: kernels take rows and columns of tiles.
+"""The padding of experts in MXFP4 or the model's type: kernels take rows and columns of tiles. More
+scales of experts in AWQ and GPTQ, whose groups are divided to be whole in a GPU's part.
 
 The kernels follow from the GPU's generation: Triton's on Hopper, TensorRT-LLM's on B200, Marlin's
-on others. Source: vLLM, model_executor/layers/fused_moe/oracle/mxfp4.py, unquantized.py there, and
-third_party/triton_kernels/tensor_details/layout_details/hopper_value.py and hopper_scale.py.
+on others. Source: vLLM, model_executor/layers/fused_moe/oracle/mxfp4.py and unquantized.py there,
+layers/quantization/moe_wna16.py, and third_party/triton_kernels/tensor_details/layout_details/
+hopper_value.py and hopper_scale.py.
 """
 
+from math import gcd
 from typing import NamedTuple
 
 from testbed.core.hf_schemes import MXFP4_BITS
 from testbed.core.slots import ceil_div
 from testbed.core.specs import GpuSpec, ModelSpec
 from testbed.vllm.attention_backends import BLACKWELL, HOPPER
+from testbed.vllm.checkpoints import Quantization
 from testbed.vllm.generations import capability_of
 from testbed.vllm.limits import Limits
 from testbed.vllm.releases import Release
@@ -26,12 +30,20 @@ class Tiles(NamedTuple):
 TRITON_COLUMNS, MARLIN = 64, Tiles(256, 128)
 SCALED = 32  # values of a scale, which has a byte
 SCALE_TILE = Tiles(2, 256)  # scales of a row, and rows, of Triton's layout
+SCALE_BITS, LEFT_BITS = 16, 16  # of a scale of AWQ's and GPTQ's, and of weights that are left out
+NOT_QUANTISED = Quantization()
 BIAS_BYTES = 4  # of a value: Triton's are in float32; a ModelSpec counts none
 
 
-def expert_padding_bytes(model: ModelSpec, limits: Limits, gpu: GpuSpec, release: Release) -> float:
-    """Bytes that padding, and what a release keeps beside it, add on each GPU; 0 for experts of
-    other types.
+def expert_padding_bytes(
+    model: ModelSpec,
+    limits: Limits,
+    gpu: GpuSpec,
+    release: Release,
+    quantization: Quantization = NOT_QUANTISED,
+) -> float:
+    """Bytes that padding or divided groups, and what a release keeps beside it, add on each GPU; 0
+    for experts of other types.
 
     Raises:
         InputError: the GPU's generation is unknown, and the model has such experts.
@@ -47,7 +59,7 @@ def expert_padding_bytes(model: ModelSpec, limits: Limits, gpu: GpuSpec, release
     elif experts.bits is None and model.weight_bits is None:
         added = _plain_padding(model, columns, gpu, release)
     else:
-        return 0.0
+        added = _scales_of_divided_groups(model, columns, quantization)
     num_sharing = limits.num_gpus * limits.num_expert_ranks // num_parts
     return added * model.num_expert_layers * ceil_div(experts.count, num_sharing)
 
@@ -72,6 +84,21 @@ def _plain_padding(model: ModelSpec, columns: int, gpu: GpuSpec, release: Releas
     width = model.experts.latent_size if model.experts else 0
     added = _up(columns, release.expert_tile) - columns
     return model.ffn_matrices * (width or model.hidden_size) * added * model.dtype_bytes
+
+
+def _scales_of_divided_groups(model: ModelSpec, columns: int, quantization: Quantization) -> float:
+    """Bytes of the scales of one expert's part beyond those of the checkpoint's groups: a kernel of
+    its own halves these until they are whole, and keeps no zeros of symmetric ones.
+    """
+    group, values = quantization.group, quantization.values
+    bits = (model.experts.bits if model.experts else None) or model.weight_bits or 0
+    if columns % group == 0 or bits >= LEFT_BITS:
+        return 0.0
+    zero = values.get("w_bit", values.get("bits", 0))
+    has_zeros = values.get("quant_method") == "awq"
+    finer = (SCALE_BITS + zero * has_zeros) / gcd(group, columns, model.hidden_size)
+    more_bits = finer - (SCALE_BITS + zero) / group
+    return model.ffn_matrices * model.hidden_size * columns * more_bits / 8
 
 
 def _triton_bytes(model: ModelSpec, columns: int, release: Release) -> float:

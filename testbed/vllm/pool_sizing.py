@@ -8,6 +8,7 @@ from typing import NamedTuple
 from testbed.core.errors import DoesNotStart
 from testbed.core.specs import GIB
 from testbed.speculation.drafter_memory import DrafterMemory
+from testbed.vllm.checkpoints import Quantization
 from testbed.vllm.limits import Limits
 from testbed.vllm.memory import ServerMemory, Terms, memory_of, seen_gib, terms
 from testbed.vllm.option_reader import ESTIMATE_GRAPHS, OptionReader
@@ -47,6 +48,7 @@ class PoolSizing:
     drafter: DrafterMemory
     adapters_gib: float
     num_positions: int
+    quantization: Quantization
     terms: Terms | None = None
 
     def pool(self, limits: Limits) -> Pool:
@@ -162,7 +164,8 @@ class PoolSizing:
             of=self.terms,
             num_positions=self.num_positions,
         )
-        padding = expert_padding_bytes(stage.model, limits, self.reader.gpu, self.reader.release)
+        of_server = self.reader.gpu, self.reader.release, self.quantization
+        padding = expert_padding_bytes(stage.model, limits, *of_server)
         more_weights = (self.drafter.weight_bytes / limits.num_gpus + padding) / GIB
         weights = memory.weights + more_weights
         return replace(memory, weights=weights, adapters=self.adapters_gib)

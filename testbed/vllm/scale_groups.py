@@ -108,11 +108,7 @@ class _Blocks:
 
     def _packed(self, linear: Linear, method: Any) -> int:
         """Columns of AWQ's groups and GPTQ's."""
-        values = self.quantization.values
-        if method not in ("awq", "gptq") or values.get("dynamic"):
-            return 1
-        named = values.get("group_size", 128)
-        group = _group(values.get("q_group_size", named) if method == "awq" else named)
+        group = self.quantization.group
         if linear.is_routed:
             return gcd(group, LEAST)
         if method == "awq":

@@ -154,7 +154,7 @@ def server_with(
     pages = _pages_of(reader, model, limits, speculation, drafter, caches=caches)
     adapters = adapter_bytes(reader, shape, limits.num_gpus, model_type) / GIB
     parts = stages_of(reader, model, pages), pages, _utilization(reader), drafter, adapters
-    sizing = PoolSizing(reader, *parts, num_positions or shape.max_len, of)
+    sizing = PoolSizing(reader, *parts, num_positions or shape.max_len, quantization, of)
     pool = sizing.pool(limits)
     pages = pool.stage.pages(pages)
     model = _of_longest(reader, model, pages, pool.num_checked)

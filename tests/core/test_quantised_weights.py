@@ -50,8 +50,8 @@ def test_projections_to_latents_may_have_bits_of_their_own(file_of):
     """Each GPU has all of them: 16 bits beside others of 4.5 (nvidia/DeepSeek-V3.1-NVFP4)."""
     left = {"quant_method": "modelopt", "quant_algo": "NVFP4", "ignore": ["lm_head", "*self_attn*"]}
     model = model_of(file_of(left, MEASURED["configs"]["latents"]))
-    assert model.latent.narrow_bits == 16 > model.weight_bits
-    uneven = replace(model, latent=replace(model.latent, narrow_bits=None))
+    assert model.copied_bits == 16 > model.weight_bits
+    uneven = replace(model, copied_bits=None)
     less = [bytes_on_gpu(shape, model.weight_bytes, 8) for shape in (uneven, model)]
     narrow = 4 * 1024 * (512 + 512 + 64) * (16 - model.weight_bits) / 8
     assert less[1] - less[0] == pytest.approx(narrow * 7 / 8)

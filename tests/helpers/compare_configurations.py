@@ -84,7 +84,7 @@ DELIBERATE = tuple(
         ),
         (r"model\.experts\.step", ABSENT, "1", DEFAULT),
         (r"model\.latent\.packed_bytes", ABSENT, "0", DEFAULT),
-        (r"model\.latent\.(prefers_fp8|narrow_bits)", ABSENT, "null", DEFAULT),
+        (r"model\.(latent\.prefers_fp8|copied_bits)", ABSENT, "null", DEFAULT),
         (r"model\.(\w+_params|layer_order|rope\.\w+|chunks\.\w+|states\.\w+)", ABSENT, ANY, FACTS),
         (
             r"model\.(has|needs|caps|masks|drafts|gated|repeats|routes|copies)_\w+",
