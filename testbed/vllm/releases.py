@@ -271,6 +271,14 @@ class Release:
             "platforms/cuda.py _get_backend_priorities",
         ),
     ] = False
+    divides_sparse: Annotated[
+        bool,
+        Fact(
+            "GPUs divide the tokens of sparse attention (decode context parallelism); not known "
+            "before",
+            "v1/attention/backends/mla/flashmla_sparse.py FlashMLASparseMetadataBuilder",
+        ),
+    ] = False
     checks_cache_type: Annotated[
         bool,
         Fact(
@@ -493,6 +501,7 @@ V0_33 = replace(
     thins_checkpoints=True,
     multiplies_yarn=False,
     checks_cache_type=True,
+    divides_sparse=True,
     least_scale_block=32,
     cuts_no_groups=True,
     takes_activation_order=False,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from testbed.core.hf_schemes import MXFP4_BITS
 from testbed.core.specs import ModelSpec
-from testbed.vllm.attention_backends import HOPPER, WIDEST_HEAD, keeps_each_state
+from testbed.vllm.attention_backends import BLACKWELL, HOPPER, WIDEST_HEAD, keeps_each_state
 from testbed.vllm.checkpoints import Quantization
 from testbed.vllm.command import ON
 from testbed.vllm.generations import capability_of
@@ -25,6 +25,7 @@ CHUNKS = "--enable-chunked-prefill"
 E5M2, E4M3 = "fp8_e5m2", (None, "auto", "fp8_e4m3")
 HALF, BFLOAT = ("half", "float16"), ("bfloat16",)
 FULL = ("float", "float32")
+SPARSE_HEADS, SHARED_HEADS = 31, 64  # of a GPU and of its shards that FlashMLA divides
 CONTEXT_GIB = 0.52  # 78.66 of 79.18 GiB are free when vLLM starts on an H100, by its log
 LARGE_SHARE = 0.95  # of the memory, up to which every GPU of 10 GiB or more has room for it
 
@@ -43,7 +44,7 @@ def check_context_shards(reader: OptionReader, model: ModelSpec, num_gpus: int) 
     if model.latent is None:
         _check_shards_of_heads(reader, model, num_gpus, shards)
     elif model.latent.index_bytes:
-        raise reader.does_not_start(SHARDS, "sparse attention needs a cache of fp8_ds_mla for it")
+        _check_shards_of_sparse(reader, model, num_gpus, shards)
     if model.window is not None:
         raise reader.does_not_start(SHARDS, "layers with windows do not divide sequences")
 
@@ -59,6 +60,28 @@ def _check_shards_of_heads(
         )
     if queries % shards:
         raise reader.does_not_start(SHARDS, f"{queries} queries a head are no multiple of it")
+
+
+def _check_shards_of_sparse(
+    reader: OptionReader, model: ModelSpec, num_gpus: int, shards: int
+) -> None:
+    """Raise InputError for shards that sparse attention does not read: Hopper's kernel takes FP8
+    with scales, and few heads (FlashMLASparseMetadataBuilder).
+    """
+    generation = capability_of(reader.gpu)[0]
+    if not reader.release.divides_sparse or generation not in (HOPPER, BLACKWELL):
+        raise reader.refusal(SHARDS, "shards of sparse attention are not modelled", "leave it out")
+    if generation == BLACKWELL:
+        return
+    if model.latent is None or not model.latent.packed_bytes:
+        raise reader.does_not_start(SHARDS, "Hopper's sparse attention needs a cache of fp8 for it")
+    heads = model.num_heads // num_gpus
+    if heads > SPARSE_HEADS or heads * shards > SHARED_HEADS:
+        raise reader.does_not_start(
+            SHARDS,
+            f"Hopper's sparse attention takes at most {SPARSE_HEADS} heads of a GPU and "
+            f"{SHARED_HEADS} of its shards, and not {heads} and {heads * shards}",
+        )
 
 
 def check_divided_parts(reader: OptionReader, model: ModelSpec, num_gpus: int) -> None:

@@ -4,19 +4,24 @@ Numbers of the families are those of vLLM's own model classes, KV specs and plan
 """
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from refusals import refuses
 
 from testbed.core.errors import DoesNotStart, InputError
 from testbed.core.layer_order import letters_of, period_of
 from testbed.core.shapes import read_model
 from testbed.experiments.real.lockstep.model_configs import FAMILIES
 from testbed.experiments.vllm_server.answer import fit_of, lines_of
+from testbed.experiments.vllm_server.named import gpu_named
 from testbed.experiments.vllm_server.named_server import server_of
 from testbed.experiments.vllm_server.translation import expand
 from testbed.vllm.command import read_command
+from testbed.vllm.option_reader import OptionReader
 from testbed.vllm.releases import release_numbered
+from testbed.vllm.start_refusals import check_context_shards
 
 CONFIGS = json.loads(FAMILIES.read_text(encoding="utf-8"))
 POOL = f"--kv-cache-memory-bytes {4 << 30}"
@@ -124,6 +129,7 @@ def test_a_stage_without_attention_is_not_modelled(tmp_path):
     [
         ("deepseek-v3", "-tp 2 -dcp 2", "0.33", 932064, 113.78),
         ("deepseek-v3", "-tp 8 -dcp 8", "0.33", 3728256, 455.11),
+        ("deepseek-v3.2", "-tp 2 -dcp 2 --kv-cache-dtype fp8", "0.33", 1362560, 166.33),
         ("qwen3-moe", "-tp 8 -dcp 4", "0.33", 8388608, 1024.0),
         ("qwen3-next", "-tp 8 -dcp 2", "0.33", 3677198, 448.88),  # states are on each GPU
         ("llama4", "-tp 4 -dcp 2", "0.33", 2396745, 292.57),  # and so are chunks
@@ -146,12 +152,35 @@ def test_context_parallelism_divides_the_tokens_of_full_attention(
         ("llama", "-tp 8 -dcp 8"),
         ("llama", "-tp 8 -dcp 3"),
         ("gemma2", "-tp 8 -dcp 2"),  # windows
-        ("deepseek-v3.2", "-tp 2 -dcp 2"),  # sparse attention
+        ("deepseek-v3.2", "-tp 2 -dcp 2"),  # sparse attention, in 16 bits
     ],
 )
 def test_context_parallelism_that_vllm_refuses(tmp_path, family, words):
     with pytest.raises(DoesNotStart, match="--decode-context-parallel-size"):
         of_family(tmp_path, family, words)
+
+
+@pytest.mark.parametrize(
+    ("gpu", "words", "problem"),
+    [
+        ("h100-80gb", "-tp 8 -dcp 4 --kv-cache-dtype fp8", ""),
+        ("h100-80gb", "-tp 8 -dcp 8 --kv-cache-dtype fp8", "16 and 128"),
+        ("h100-80gb", "-tp 4 -dcp 2 --kv-cache-dtype fp8", "32 and 64"),
+        ("b200", "-tp 8 -dcp 8", ""),
+        ("rtx-pro-6000", "-tp 8 -dcp 2", "not modelled"),
+    ],
+)
+def test_hopper_s_sparse_attention_divides_tokens_of_few_heads(gpu, words, problem):
+    """As vLLM 0.33's FlashMLASparseMetadataBuilder reads; FlashInfer's kernel takes any."""
+    words = f"vllm serve deepseek-ai/DeepSeek-V3.2 --max-model-len 512 {words}"
+    reader = OptionReader(read_command(words), release_numbered("0.33"), gpu_named(gpu))
+    model = read_model("deepseek-v3.2")
+    packed = replace(model, latent=replace(model.latent, packed_bytes=656 * ("fp8" in words)))
+    asked = reader, packed, reader.whole("--tensor-parallel-size", 1)
+    if problem:
+        refuses(problem, check_context_shards, *asked)
+    else:
+        check_context_shards(*asked)
 
 
 def test_engines_of_data_parallelism_divide_the_experts():
