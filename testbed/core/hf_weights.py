@@ -52,7 +52,9 @@ def with_weights(shape: ModelSpec, fields: Fields, kind: str) -> ModelSpec:
         shape = replace(shape, head_bits=_bits_of(fields, bits_of, HEAD))
     elif config.get("lm_head") and shape.tied_embedding:
         raise fields.refusal(QUANTIZATION, "a quantised output projection beside a tied embedding")
-    multiplies = fp8_products(fields) if bits and 8 <= bits < FP8_BITS else None
+    kinds = {bits for _, bits in found if bits is not None}
+    is_of_fp8 = bool(kinds) and all(8 <= each < FP8_BITS for each in kinds)
+    multiplies = fp8_products(fields) if is_of_fp8 else None
     return replace(shape, weight_bits=bits, fp8_products=multiplies)
 
 

@@ -109,8 +109,8 @@ class ModelSpec:
     fp8_products: Annotated[
         bool | None,
         doc(
-            "whether the layers multiply weights and activations in FP8, at the fp8_flops of a GPU "
-            "that has them; null: in 16 bits, whatever the weights' type"
+            "whether weights of 8 bits multiply activations in FP8, at the fp8_flops of a GPU that "
+            "has them; null: in 16 bits, whatever the weights' type"
         ),
     ] = None
     num_ffn_layers: Annotated[
@@ -201,7 +201,7 @@ class ModelSpec:
                     "evenly (num_heads, num_kv_heads)"
                 ),
             )
-        if self.fp8_products and not 8 <= (self.weight_bits or 16) < FP8_BITS:
+        if self.fp8_products and not self.fp8_params(1):
             raise InputError(
                 key=f"model {self.name}: fp8_products",
                 problem=f"its weights have {self.weight_bits or 8 * self.dtype_bytes:g} bits",
@@ -394,6 +394,22 @@ class ModelSpec:
     def _params(self, experts_per_layer: int) -> int:
         routed = self.num_expert_layers * experts_per_layer * self.expert_params
         return self.dense_params + routed + self.vocab_size * self.hidden_size
+
+    def fp8_params(self, experts_per_layer: int) -> float:
+        """Weights that multiply one token in FP8, which goes through so many experts of a layer."""
+        if not self.fp8_products:
+            return 0.0
+        of_experts = (self.experts.bits if self.experts else None) or self.weight_bits
+        routed = self.num_expert_layers * experts_per_layer * self.expert_params
+        dense = self._fp8_share(self.weight_bits) * self.dense_params
+        return dense + self._fp8_share(of_experts) * routed
+
+    def _fp8_share(self, bits: float | None) -> float:
+        """The share of 8 bits among weights of this mean, whose others have dtype_bytes."""
+        if bits is None or bits < 8:
+            return 0.0
+        usual = 8 * self.dtype_bytes
+        return 1.0 if bits < FP8_BITS else max(0.0, (usual - bits) / (usual - 8))
 
     @property
     def num_params(self) -> int:

@@ -236,8 +236,9 @@ def _products_s(model: ModelSpec, gpu: GpuSpec) -> float:
     projection is never in FP8.
     """
     head = model.vocab_size * model.hidden_size
-    layers_flops = gpu.fp8_flops if model.fp8_products else None
-    layers_s = (model.active_params - head) / (layers_flops or gpu.fp16_flops)
+    in_fp8 = model.fp8_params(model.experts.per_token if model.experts else 0)
+    others = model.active_params - head - in_fp8
+    layers_s = others / gpu.fp16_flops + in_fp8 / (gpu.fp8_flops or gpu.fp16_flops)
     return 2 * (layers_s + head / gpu.fp16_flops)
 
 

@@ -203,6 +203,7 @@ def test_what_stands_around_a_text_config_counts_where_it_does_not_say(tmp_path)
     ("quantised", "in_fp8"),
     [
         ({"quant_method": "fp8", "weight_block_size": [128, 128]}, True),
+        ({"quant_method": "fp8", "ignored_layers": ["model.layers.0.mlp.down_proj"]}, True),
         ({"weights": {"num_bits": 8, "type": "float"}, "inputs": "float"}, True),
         ({"weights": {"num_bits": 8, "type": "float"}, "inputs": None}, None),  # W8A16
         ({"weights": {"num_bits": 8, "type": "int"}, "inputs": "int"}, None),

@@ -33,9 +33,10 @@ def cost(num_gpus=1, memory_bandwidth=1e9, fp16_flops=1e30, link_bandwidth=1e30,
     return analytic(ServerSpec("server", gpu, num_gpus), MODEL, **efficiencies)
 
 
-def test_layers_in_fp8_take_the_peak_of_fp8_and_the_output_projection_that_of_16_bits():
-    """By hand: 2 FLOPs for each weight and token, if memory is no bound."""
-    model = replace(MODEL, weight_bits=8, fp8_products=True)
+@pytest.mark.parametrize(("bits", "share"), [(8, 1.0), (8.002, 1.0), (12, 0.5), (14, 0.25)])
+def test_weights_in_fp8_take_its_peak_and_those_left_in_16_bits_that_of_16(bits, share):
+    """By hand: 2 FLOPs for each weight and token, if memory is no bound; the bits are a mean."""
+    model = replace(MODEL, weight_bits=bits, fp8_products=True)
     gpu = replace(GPU, fp16_flops=1e12, fp8_flops=4e12)
     head = MODEL.vocab_size * MODEL.hidden_size
     layers = MODEL.active_params - head
@@ -45,10 +46,19 @@ def test_layers_in_fp8_take_the_peak_of_fp8_and_the_output_projection_that_of_16
     def seconds(gpu):
         return AnalyticCost(model, ServerSpec("s", gpu, 1), Efficiencies()).iteration(work) / PS
 
-    in_fp8 = 2000 * (layers / 4e12 + head / 1e12)
+    in_fp8 = 2000 * (layers * share / 4e12 + (layers * (1 - share) + head) / 1e12)
     assert seconds(gpu) == pytest.approx(in_fp8 + attention, rel=1e-6)
     without = seconds(replace(gpu, fp8_flops=None))
     assert without == pytest.approx(2000 * (layers + head) / 1e12 + attention, rel=1e-6)
+
+
+def test_experts_in_fp8_beside_attention_in_16_bits_count_apart():
+    """By hand: of a token's two experts in FP8 the weights, and all others in 16 bits."""
+    mixture = read_model("mixtral-8x7b")
+    in_fp8 = replace(mixture, fp8_products=True, experts=replace(mixture.experts, bits=8))
+    assert in_fp8.fp8_params(2) == 32 * 2 * 3 * 4096 * 14336
+    assert replace(in_fp8, weight_bits=12).fp8_params(0) == mixture.dense_params / 2
+    refuses("fp8_products", replace, mixture, fp8_products=True)
 
 
 def attention_ps(times, **work):
