@@ -94,7 +94,7 @@ def _scales_of_divided_groups(model: ModelSpec, columns: int, quantization: Quan
     bits = (model.experts.bits if model.experts else None) or model.weight_bits or 0
     if columns % group == 0 or bits >= LEFT_BITS:
         return 0.0
-    zero = values.get("w_bit", values.get("bits", 0))
+    zero: int = values.get("w_bit", values.get("bits", 0))
     has_zeros = values.get("quant_method") == "awq"
     finer = (SCALE_BITS + zero * has_zeros) / gcd(group, columns, model.hidden_size)
     more_bits = finer - (SCALE_BITS + zero) / group
