@@ -216,9 +216,9 @@ def test_launches_are_what_the_gpu_waits_for_and_what_it_hides(monkeypatch):
     assert cost.software is None  # all of it is in the launches
     assert cost.launch(3, 0, 0) == Launch(FIRST + READING, WHOLE + READING)
     for decodes, tokens in ((1, 5), (2, 30)):
-        first_ps, whole_ps = cost.launch(decodes, 1, tokens)
-        assert first_ps == pytest.approx(FIRST + READING, rel=0.03)  # contexts differ a little
-        assert whole_ps == WHOLE_PROMPT + READING
+        launch = cost.launch(decodes, 1, tokens)
+        assert launch.first_ps == pytest.approx(FIRST + READING, rel=0.03)  # contexts differ a bit
+        assert launch.whole_ps == WHOLE_PROMPT + READING
 
 
 def test_a_launch_that_waited_for_a_full_queue_takes_its_iteration_at_most():
