@@ -39,10 +39,10 @@ class DueArrivals:
 
     def _look_ahead(self) -> None:
         """Find the next request that could run, and those before it."""
-        ahead = self._ahead
+        ahead, never_fits = self._ahead, self._never_fits
         self.next_ps = self.next_served_ps = self.wake_ps = UNBOUNDED
         for request in self._requests:
-            reason = self._never_fits(request)
+            reason = never_fits(request)
             ahead.append((request, reason))
             self.wake_ps = request.arrival_ps
             if not reason:

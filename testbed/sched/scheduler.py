@@ -3,7 +3,6 @@
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable
-from functools import cached_property
 from itertools import count
 from typing import ClassVar
 
@@ -100,6 +99,7 @@ class Scheduler(ABC):
         self.preemption = preemption
         self.now_ps = 0
         self.steps_in_turn = False
+        self._is_steady: bool | None = None  # not known yet
         self._seq_ids = count()
         self._choose_order: PutInOrder | None = self.choose_order
 
@@ -110,16 +110,18 @@ class Scheduler(ABC):
         """
         return None
 
-    @cached_property
+    @property
     def is_steady(self) -> bool:
         """True if its `plan` only takes promised steps of the batch while `is_decoding`, and its
         `commit` then only advances the batch if no output has ended. The class of a scheduler
         says so itself (`has_steady_plans`): one derived from it may plan otherwise.
         """
-        state, memory = self.state, self.memory
-        keeps_all = memory.transfers is None and memory.drops_tokens is None
-        has_steady_plans = vars(type(self)).get("has_steady_plans", False)
-        return keeps_all and state.retention is None and has_steady_plans
+        if self._is_steady is None:
+            state, memory = self.state, self.memory
+            keeps_all = memory.transfers is None and memory.drops_tokens is None
+            has_steady_plans = vars(type(self)).get("has_steady_plans", False)
+            self._is_steady = keeps_all and state.retention is None and has_steady_plans
+        return self._is_steady
 
     @property
     def is_decoding(self) -> bool:
@@ -284,7 +286,7 @@ class Scheduler(ABC):
         Args:
             plan: the one that is being made.
         """
-        if self.is_steady and self.is_decoding:
+        if self.is_decoding and self.is_steady:
             plan.promised_steps = self.state.guaranteed_steps()
         while self.state.batch.sequences and not self.step(plan):
             self.make_room(plan)
@@ -427,7 +429,7 @@ class IterationLevel(Scheduler):
     def columns_read(self) -> tuple[str, ...]:
         return self.order.columns_read()
 
-    @cached_property
+    @property
     def prompt_plans(self) -> PromptPlans | None:
         """See Scheduler."""
         memory = self.memory
