@@ -3,7 +3,6 @@ longer.
 """
 
 from collections.abc import Iterable
-from collections.abc import Sequence as Seq
 from itertools import chain
 from numbers import Integral
 from typing import Any
@@ -154,13 +153,14 @@ def check_balance(scheduler: Scheduler, totals: Totals) -> None:
         )
 
 
-def parts_of_slots(accounts: Seq[Usage], policy: str) -> PlugInError:
-    """The error of accounts that are not all in whole slots."""
-    part = next(account for account in accounts if not isinstance(sum(account), Integral))
-    return PlugInError(f"{policy} counts parts of slots: {part}")
+def check_whole_slots(accounts: Iterable[Usage], policy: str) -> None:
+    """All accounts are in whole slots."""
+    for account in accounts:
+        if not isinstance(sum(account), Integral):
+            raise PlugInError(f"{policy} counts parts of slots: {account}")
 
 
-def check_accounts(used: Seq[NDArray[Any]], accounts: Seq[Usage], policy: str) -> None:
+def check_accounts(used: NDArray[Any], policy: str) -> None:
     """The kinds of slots add up to the pool (clause 4); a row of `used` for each field of Usage."""
     total, _, _, allocated, cached, free, largest_free, _, in_transit = used
     wrong = (
@@ -170,7 +170,8 @@ def check_accounts(used: Seq[NDArray[Any]], accounts: Seq[Usage], policy: str) -
         | (total != total[0])
     )
     if wrong.any():
-        raise PlugInError(f"{policy} miscounts its slots: {accounts[int(wrong.argmax())]}")
+        account = Usage(*used[:, int(wrong.argmax())].tolist())
+        raise PlugInError(f"{policy} miscounts its slots: {account}")
 
 
 def check_measures(sums: NDArray[Any], policy: str) -> None:

@@ -71,7 +71,7 @@ class FusedPath:
         self._is_steady = scheduler.is_steady and not cost.windows
         self._steps_to_end = 0  # from the beginning of a span, if it was asked
         assert scheduler.memory.predicts is not None, "a SpanMeter measures by footprints"
-        self._promised = scheduler.memory.predicts.guaranteed_steps
+        self._predicts = scheduler.memory.predicts
         layered = scheduler.memory.layered
         self._advance = self._policy.extend if layered is None else layered.advance
 
@@ -83,7 +83,7 @@ class FusedPath:
             return None
         state = self._state
         num_seqs = state.num_seqs
-        promised = 0 if state.stepwise else self._promised(state.batch)
+        promised = 0 if state.stepwise else self._predicts.guaranteed_steps(state.batch)
         if type(promised) is not int or promised < 2 or len(state.running) != num_seqs:
             return None
         flight, batch = self._steady, state.batch
@@ -242,26 +242,28 @@ class FusedPath:
         if flight.plan.chunks:
             self._end_prompts(flight)
             return
-        steps, batch, results = flight.steps, self._state.batch, NOTHING
+        steps, batch, advance = flight.steps, self._state.batch, self._advance
+        ended: tuple[int, ...] = ()
         finished: list[SequenceGroup] = []
         if not flight.repeats or steps >= self._steps_to_end:
-            results = self._outputs.decoded(steps)
+            ended = self._outputs.decoded(steps)
+        results = record(Results, (ended, NONE, NONE, NONE)) if ended else NOTHING
         if not flight.is_promised:
             _, finished, grown = self._scheduler.commit(flight.plan, steps, results)
         else:
-            answer = self._advance(batch, steps)
+            answer = advance(batch, steps)
             if not isinstance(answer, Grant) or answer.ops != NO_OPS:
                 raise broken_promise(self._policy, steps, answer)
             grown = answer
             batch.extended += steps
             batch.steps += steps
-            if results.ended:  # the last step is committed with what it ends
+            if ended:  # the last step is committed with what it ends
                 batch.steps -= 1
                 finished = self._scheduler.commit(flight.plan, 1, results).finished
         if self._is_checked and not finished and (steps > 1 or flight.is_promised):
             audit.check_growth(self._policy, flight.usage, grown)
         memory = self._meter.close_decodes(flight, grown)
-        self._recorder.decoded(flight, memory, results.ended)
+        self._recorder.fused_span(flight, memory, ended, ())
         for group in finished:
             self._meter.forget(group)
             self._departures.finish(group, flight.end_ps)
@@ -274,7 +276,7 @@ class FusedPath:
         outcome = self._scheduler.commit(plan, 1, results)
         outputs.follow(plan, outcome)
         memory = self._meter.close_prompts(flight, outcome)
-        self._recorder.prompted(flight, memory, ended, outcome.first_tokens)
+        self._recorder.fused_span(flight, memory, ended, outcome.first_tokens)
         for group in outcome.finished:
             self._departures.finish(group, flight.end_ps)
 

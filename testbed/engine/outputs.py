@@ -112,12 +112,10 @@ class Outputs:
                 ended.append(request_id)
         return tuple(ended)
 
-    def decoded(self, steps: int) -> Results:
-        """`results` of iterations that only decode, with sequences of requests without beams."""
+    def decoded(self, steps: int) -> tuple[int, ...]:
+        """`ended` of iterations that only decode, with sequences of requests without beams."""
         ends, step = self._ends, self._state.batch.steps + steps
-        if not ends or ends[0][0] > step:
-            return NOTHING
-        return record(Results, (tuple(self._pop_ended(step)), NONE, NONE, NONE))
+        return tuple(self._pop_ended(step)) if ends and ends[0][0] <= step else ()
 
     def end_with_next(self, group: SequenceGroup, num_tokens: int = 1) -> None:
         """The present iteration brings num_tokens tokens, the last one of each sequence of the

@@ -1,7 +1,6 @@
 """Append-only tables of 64-bit columns."""
 
 from collections.abc import Iterator, Sequence
-from itertools import chain
 from numbers import Integral
 from struct import error as PackError
 from struct import pack
@@ -25,12 +24,14 @@ class PackedRows:
     def __init__(self, *names: str) -> None:
         self._names = names
         self._blocks: list[list[NDArray[Any]]] = []
-        self._pending: list[tuple[int, ...]] = []
+        self._width = len(names)
+        self._pending: list[int] = []  # the numbers of rows, one row after another
         self._packed = 0
 
     def append(self, row: tuple[int, ...]) -> None:
-        self._pending.append(row)
-        if len(self._pending) == BATCH:
+        pending = self._pending
+        pending += row
+        if len(pending) == BATCH * self._width:
             self._pack()
 
     def extend(self, columns: Sequence[NDArray[Any]]) -> None:
@@ -39,7 +40,7 @@ class PackedRows:
         self._packed += len(columns[0])
 
     def __len__(self) -> int:
-        return self._packed + len(self._pending)
+        return self._packed + len(self._pending) // self._width
 
     def columns(self) -> dict[str, NDArray[Any]]:
         """A copy of every column by name, in order of appending."""
@@ -71,16 +72,15 @@ class PackedRows:
 
     def _pack(self) -> None:
         if self._pending:
-            rows, self._pending = self._pending, []
-            self.extend([*packed(rows)])
+            numbers, self._pending = self._pending, []
+            self.extend([*packed(numbers, self._width)])
 
 
-def packed(rows: Sequence[tuple[int, ...]]) -> Counts:
-    """The numbers of rows as 64 bits, a row of the result for each column. Raises InputError for a
-    time in ps that needs more, and TypeError for what is no whole number.
+def packed(numbers: Sequence[int], width: int) -> Counts:
+    """The numbers of rows, one row of `width` numbers after another, as 64 bits; a row of the
+    result for each column. Raises InputError for a time in ps that needs more, and TypeError for
+    what is no whole number.
     """
-    width = len(rows[0])
-    numbers = [*chain.from_iterable(rows)]
     try:
         flat = np.frombuffer(pack(f"{len(numbers)}q", *numbers), np.int64)
     except PackError as error:  # time is counted in picoseconds, and nothing else comes near

@@ -2,10 +2,9 @@
 of them.
 """
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
-from itertools import chain
-from operator import add, mul
+from operator import add
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,12 +13,22 @@ from numpy.typing import NDArray
 from testbed.core.request import PS, Request, Rows
 from testbed.core.sequence import SWAPPED, WAITING, SequenceGroup
 from testbed.core.slots import Usage
-from testbed.engine.audit import check_accounts, check_measures, parts_of_slots
+from testbed.engine.audit import check_accounts, check_measures, check_whole_slots
 from testbed.engine.executor import Flight
 from testbed.engine.fragmentation import fragmented_slots, reserved_slots, rounding_slots
 from testbed.engine.packed_rows import BATCH, Counts, PackedRows, packed
 from testbed.engine.token_gaps import STEPS, TokenClock, TokenGaps
-from testbed.engine.totals import CHANGING, Measures, SpanAccount, SpanMemory, Totals, changes_of
+from testbed.engine.totals import (
+    CHANGING,
+    NO_CHANGE,
+    Measures,
+    SharedSlots,
+    SpanAccount,
+    SpanMemory,
+    Totals,
+    changes_of,
+    summed_products,
+)
 from testbed.sched.plan import Plan, Results
 
 Columns = dict[str, NDArray[Any]]
@@ -37,6 +46,9 @@ SHAPE = (
     "growth_ps",
 )
 SLOTS = Measures._fields[1:]
+OWN = ("running", "internal", "copies")
+PARTS = (len(SHAPE), len(OWN), len(Usage._fields), len(NO_CHANGE))  # of a row that is not settled
+WIDTH = sum(PARTS)
 
 
 class Snapshot(NamedTuple):
@@ -90,8 +102,8 @@ class Recorder:
         self._first_ps: dict[int, int] = {}
         self._tokens = TokenClock()
         self._gaps: tuple[tuple[int, ...], TokenGaps] | None = None  # and what there was before
-        self._shapes: list[tuple[int, ...]] = []
-        self._memory: list[SpanAccount] = []
+        self._pending: list[int] = []  # the numbers of spans that are not settled, PARTS for each
+        self._shared: list[SharedSlots] = []  # in these spans
 
     def tokens(
         self,
@@ -198,59 +210,42 @@ class Recorder:
                 prefill += new
                 if group.num_recomputes:
                     self.totals.recomputed += new
-        shape = (
-            start_ps,
-            duration_ps,
-            steps,
-            plan.decode_seqs + len(plan.drafts),
-            prefill,
-            len(plan.preempted),
-            waiting,
-            swapped,
-            growth_ps,
+        running, usage, internal, copies, growth, shared = memory
+        self._pending += (
+            *(start_ps, duration_ps, steps, plan.decode_seqs + len(plan.drafts), prefill),
+            *(len(plan.preempted), waiting, swapped, growth_ps),
+            *(running, internal, copies, *usage, *growth),
         )
-        shapes = self._shapes
-        shapes.append(shape)
-        self._memory.append(memory)
-        if len(shapes) == BATCH:
+        self._shared += shared
+        if len(self._pending) == BATCH * WIDTH:
             self.settle()
 
-    def decoded(self, flight: Flight, memory: SpanAccount, ended: tuple[int, ...]) -> None:
-        """`span` and `tokens` at once, for iterations that decode and do nothing else, which have
-        ended at flight.end_ps with the whole outputs of the requests `ended`.
-        """
-        steps, start_ps, end_ps = flight.steps, flight.start_ps, flight.end_ps
-        decodes, growth_ps = flight.plan.decode_seqs, flight.durations.growth_ps
-        waiting, swapped = flight.num_waiting, flight.num_swapped
-        row = (start_ps, end_ps - start_ps, steps, decodes, 0, 0, waiting, swapped, growth_ps)
-        self._shapes.append(row)
-        self._memory.append(memory)
-        clock = self._tokens
-        clock.num_steps += steps  # as `stepped`
-        clock.step_ps = end_ps
-        for request_id in ended:
-            clock.left(request_id)
-        if len(self._shapes) == BATCH:
-            self.settle()
-
-    def prompted(
-        self, flight: Flight, memory: SpanAccount, ended: tuple[int, ...], done: list[SequenceGroup]
+    def fused_span(
+        self,
+        flight: Flight,
+        memory: SpanAccount,
+        ended: tuple[int, ...],
+        done: Iterable[SequenceGroup],
     ) -> None:
-        """`span` and `tokens` at once, for an iteration of the fused path that computes prompts.
-        done: the groups whose prompt is complete.
+        """`span` and `tokens` at once, for the iterations of a plan of the fused path. ended: the
+        requests that have their whole output, done: the groups whose prompt is complete.
         """
-        plan, start_ps, end_ps = flight.plan, flight.start_ps, flight.end_ps
-        clock, prefill = self._tokens, 0
+        plan, steps, start_ps, end_ps = flight.plan, flight.steps, flight.start_ps, flight.end_ps
+        clock, prefill, decodes = self._tokens, 0, plan.decode_seqs
         for group, _, new, _, _, _ in plan.chunks:
             prefill += new
             if group.num_recomputes:
                 self.totals.recomputed += new
-        decodes, waiting, swapped = plan.decode_seqs, flight.num_waiting, flight.num_swapped
-        row = (start_ps, end_ps - start_ps, 1, decodes, prefill, 0, waiting, swapped, 0)
-        self._shapes.append(row)
-        self._memory.append(memory)
-        if plan.decode_seqs:
-            clock.num_steps += 1  # as `stepped`
+        waiting, swapped = flight.num_waiting, flight.num_swapped
+        growth_ps = flight.durations.growth_ps
+        running, usage, internal, copies, growth, shared = memory
+        pending = self._pending
+        pending += (start_ps, end_ps - start_ps, steps, decodes, prefill, 0, waiting, swapped)
+        pending += (growth_ps, running, internal, copies, *usage, *growth)
+        if shared:
+            self._shared += shared
+        if decodes:
+            clock.num_steps += steps  # as `stepped`
             clock.step_ps = end_ps
         for group in done:
             request_id = group.request_id
@@ -258,7 +253,7 @@ class Recorder:
             clock.has_token(request_id, end_ps)
         for request_id in ended:
             clock.left(request_id)
-        if len(self._shapes) == BATCH:
+        if len(pending) == BATCH * WIDTH:
             self.settle()
 
     def moved(self, plan: Plan) -> None:
@@ -277,56 +272,48 @@ class Recorder:
 
     def settle(self) -> None:
         """Bring `spans` and the sums in `totals` up to date."""
-        if not self._memory:
+        if not self._pending:
             return
-        counts = packed(self._shapes)
-        running, accounts, internal, copies, grown, shared = zip(*self._memory, strict=True)
-        steps, durations_ps = counts[2], counts[1].tolist()
-        changes, changes_ps = changes_of(steps.tolist(), durations_ps, grown)
-        self._shapes.clear()
-        self._memory.clear()
-        own = packed([*zip(running, internal, copies, strict=True)])
-        firsts = self._firsts(accounts, *own)
-        over_time = [summed_products(column, counts[1]) for column in firsts]
+        counts, own, used, grown = self._packed()
+        durations_ps, steps = counts[1], counts[2]
+        check_accounts(used, self.policy)
+        firsts = _firsts(own, used)
+        changes, changes_ps = changes_of(steps, durations_ps, counts[-1], grown)
+        over_time = [summed_products(column, durations_ps) for column in firsts]
         for i, more in zip(CHANGING, changes_ps, strict=True):
             over_time[i] += more
         sums = np.array(firsts) * steps
-        sums[CHANGING] += packed(changes)
+        sums[CHANGING] += changes.astype(np.int64)
         check_measures(sums, self.policy)
         totals = self.totals
-        totals.busy_ps += sum(durations_ps)
+        totals.busy_ps += sum(durations_ps.tolist())
         totals.iterations += int(steps.sum())
         totals.per_iteration = Measures(*map(add, totals.per_iteration, sums.sum(axis=1).tolist()))
         totals.over_time = Measures(*map(add, totals.over_time, over_time))
-        if any(shared):
-            totals.shared, totals.shared_ps = (
-                totals.shared.copy(),
-                totals.shared_ps.copy(),
-            )  # a snapshot keeps the others
-            for held, saved, saved_ps in chain.from_iterable(shared):
-                totals.shared[held] += saved
-                totals.shared_ps[held] += saved_ps
+        if self._shared:
+            self._add_shared()
         self.spans.extend([*counts, sums[0] // steps, *sums[1:]])
 
-    def _firsts(
-        self, accounts: tuple[Usage, ...], running: Counts, internal: Counts, copies: Counts
-    ) -> list[Counts]:
+    def _packed(self) -> list[Counts]:
+        """The numbers of the pending spans, as columns, in PARTS; none is pending then."""
+        numbers, self._pending = self._pending, []
         try:
-            used = [*packed(accounts)]
-        except TypeError as error:
-            raise parts_of_slots(accounts, self.policy) from error
-        check_accounts(used, accounts, self.policy)
-        _, live, held, allocated, cached, free, largest_free, saved, _ = used
-        return [
-            running,
-            live,
-            reserved_slots(held, live, internal),
-            internal,
-            saved + copies,
-            cached,
-            rounding_slots(allocated, held),
-            fragmented_slots(free, cached, largest_free),
-        ]
+            columns = packed(numbers, WIDTH)
+        except TypeError:
+            starts = range(sum(PARTS[:2]), len(numbers), WIDTH)  # of the accounts
+            accounts = [Usage(*numbers[start : start + PARTS[2]]) for start in starts]
+            check_whole_slots(accounts, self.policy)
+            raise
+        return np.split(columns, np.cumsum(PARTS[:-1]))
+
+    def _add_shared(self) -> None:
+        """Add what sharing has saved in the pending spans to the totals."""
+        totals = self.totals  # a snapshot keeps the others
+        totals.shared, totals.shared_ps = totals.shared.copy(), totals.shared_ps.copy()
+        for held, saved, saved_ps in self._shared:
+            totals.shared[held] += saved
+            totals.shared_ps[held] += saved_ps
+        self._shared.clear()
 
     def snapshot(self, requested_ps: int, now_ps: int) -> None:
         """Keep the totals as they stand now."""
@@ -334,12 +321,20 @@ class Recorder:
         self.snapshots[requested_ps] = Snapshot(now_ps, replace(self.totals))
 
 
-def summed_products(values: Counts, durations_ps: Counts) -> int:
-    """The sum of the products, exactly: in 64 bits if these surely hold it."""
-    largest = max(int(values.max()), -int(values.min()))
-    if largest * int(durations_ps.max()) * len(values) < 1 << 63:
-        return int(values @ durations_ps)
-    return sum(map(mul, values.tolist(), durations_ps.tolist()))
+def _firsts(own: Counts, used: Counts) -> list[Counts]:
+    """The Measures of first iterations, by the columns OWN and those of Usage."""
+    running, internal, copies = own
+    _, live, held, allocated, cached, free, largest_free, saved, _ = used
+    return [
+        running,
+        live,
+        reserved_slots(held, live, internal),
+        internal,
+        saved + copies,
+        cached,
+        rounding_slots(allocated, held),
+        fragmented_slots(free, cached, largest_free),
+    ]
 
 
 def hits(request: Request, group: SequenceGroup) -> int:

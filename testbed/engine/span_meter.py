@@ -22,7 +22,7 @@ from testbed.cost.model import UNBOUNDED, Affine
 from testbed.engine.executor import Flight
 from testbed.engine.meter import Meter
 from testbed.engine.outputs import Outputs
-from testbed.engine.totals import SharedSlots, SpanAccount, SpanGrowth, SpanMemory
+from testbed.engine.totals import NO_CHANGE, SharedSlots, SpanAccount, SpanGrowth, SpanMemory
 from testbed.sched.plan import Outcome, Plan, wrong_answer
 from testbed.sched.scheduler import Scheduler
 
@@ -109,14 +109,14 @@ class SpanMeter(Meter):
         self, plan: Plan, durations: Affine, steps: int, duration_ps: int, outcome: Outcome
     ) -> SpanMemory:
         state, starts, used, started = self.state, self._starts, self._used, NO_GROWTH
-        growth = None
+        growth = NO_CHANGE
         if plan.decode_seqs and starts and starts[0][0] < state.batch.steps:
             started = self._start(state.batch.steps, steps)
         if steps == 1:
             internal = self._internal + started.slots - self._repeated
         else:
             internal = self._internal
-            growth = self._growth(durations, self._decoding, started, outcome.grown)
+            growth = self._growth(self._decoding, started, outcome.grown)
             used = used._replace(live=used.live - self._decoding * self._slots_per_token)
         saved = used.saved + self._copies
         shared: tuple[SharedSlots, ...] = ()
@@ -160,7 +160,7 @@ class SpanMeter(Meter):
         """`close` for a plan of the fused path that only decodes; forgets those of its groups that
         have ended.
         """
-        usage, steps, started, growth = flight.usage, flight.steps, NO_GROWTH, None
+        usage, steps, started, growth = flight.usage, flight.steps, NO_GROWTH, NO_CHANGE
         starts, end, growing = self._starts, self.state.batch.steps, flight.growing
         shared: tuple[SharedSlots, ...] = ()
         if starts and starts[0][0] < end:
@@ -172,9 +172,9 @@ class SpanMeter(Meter):
             first = 0 if flight.is_promised else 1
             shared = self._shared(steps, flight.durations, flight.saved, usage.held, grown, first)
         if flight.is_promised:
-            growth = self._growth(flight.durations, growing, started, grown, 0)
+            growth = self._growth(growing, started, grown, 0)
         elif steps > 1:
-            growth = self._growth(flight.durations, growing, started, grown)
+            growth = self._growth(growing, started, grown)
             usage = usage._replace(live=usage.live - growing * self._slots_per_token)
         else:
             internal += started.slots
@@ -200,7 +200,7 @@ class SpanMeter(Meter):
         if saved:
             duration_ps = flight.end_ps - flight.start_ps
             shared = (record(SharedSlots, (usage.held, saved, saved * duration_ps)),)
-        return flight.work.num_requests, usage, internal, 0, None, shared
+        return flight.work.num_requests, usage, internal, 0, NO_CHANGE, shared
 
     def max_steps(self, used: Usage) -> int:
         """While slots are shared it must know when each step takes some, which only whole blocks
@@ -261,10 +261,9 @@ class SpanMeter(Meter):
         )
 
     def _growth(
-        self, durations: Affine, decode_seqs: int, started: Growth, grown: Grant, first: int = 1
+        self, decode_seqs: int, started: Growth, grown: Grant, first: int = 1
     ) -> SpanGrowth:
         """The changes in a span; first: the iteration whose slots `grown` begins with."""
-        first_ps, growth_ps, _ = durations
         _, _, held, evicted, _ = grown
         live = decode_seqs * self._slots_per_token
         for growth in (held,) if evicted is NO_GROWTH else (held, evicted):
@@ -273,7 +272,7 @@ class SpanMeter(Meter):
                 raise wrong_answer(self.policy, growth, "a Growth has whole numbers (int)")
         if first:
             held, evicted = held.one_step_later(), evicted.one_step_later()
-        return first_ps, growth_ps, live, started, held, evicted
+        return (live, *started, *held, *evicted)
 
     def _track(self, group: SequenceGroup) -> Tracked:
         request_id, first = group.request_id, group.sequences[0]
@@ -312,12 +311,11 @@ class SpanMeter(Meter):
             self.forked[group.request_id] = group
         if not tracked.later:
             return
-        joined_at, num_tokens = self.state.batch.steps, group.sequences[0].num_slots
+        batch, offset = self.state.batch, group.sequences[0].slots_offset
+        before = batch.steps - batch.extended - offset - 1  # `num_slots` tokens are there now
         for from_len, slots in tracked.later:
-            heapq.heappush(
-                self._starts,
-                (joined_at + from_len - num_tokens - 1, next(self._serial), slots, tracked),
-            )
+            start = before + from_len
+            heapq.heappush(self._starts, (start, next(self._serial), slots, tracked))
 
     def _counted_again(self, group: SequenceGroup) -> int:
         """Never-used slots that are counted for each of the sequences that share them, but for the

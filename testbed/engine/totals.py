@@ -3,12 +3,16 @@ closed form.
 """
 
 from collections import Counter
-from collections.abc import Iterable
 from dataclasses import dataclass, field, fields
-from operator import sub
-from typing import NamedTuple, TypeAlias
+from operator import mul, sub
+from typing import Any, NamedTuple, TypeAlias
 
-from testbed.core.slots import NO_GROWTH, Growth, Usage
+import numpy as np
+
+from testbed.core.slots import Usage
+from testbed.engine.packed_rows import Counts
+
+HALF = 31  # bits
 
 
 class Measures(NamedTuple):
@@ -36,49 +40,66 @@ class Measures(NamedTuple):
         return Measures(*map(sub, self, other))
 
 
-# Changes in a span of iterations from SpanMemory.used on, in a plain tuple, which costs a fifth of
-# a named one: the first iteration's duration and what each later one takes more (ps), the slots
-# that become live with each iteration, and those that begin to count as never used, that are taken,
-# and that were cached until then, each by the number of the first iteration that sees it, from 0.
-SpanGrowth: TypeAlias = tuple[int, int, int, Growth, Growth, Growth]
+# Changes in a span of iterations from SpanMemory.used on, as plain numbers: the slots that become
+# live with each iteration, and the three sums of a Growth of the slots that begin to count as never
+# used, of those that are taken, and of those that were cached until then, each by the number of the
+# first iteration that sees it, from 0.
+SpanGrowth: TypeAlias = tuple[int, ...]
 
 CHANGING = [Measures._fields.index(name) for name in ("live", "reserved", "internal", "cached")]
-NO_CHANGE = (0, 0, 0, 0)
+NO_CHANGE: SpanGrowth = (0,) * 10
 
 
 def changes_of(
-    steps: Iterable[int], durations_ps: Iterable[int], grown: Iterable[SpanGrowth | None]
-) -> tuple[list[tuple[int, ...]], list[int]]:
+    steps: Counts, durations_ps: Counts, growth_ps: Counts, grown: Counts
+) -> tuple[Counts, list[int]]:
     """The changes of spans: summed over the iterations of each span, and over the picoseconds of
     all spans; both in the order of CHANGING.
 
-    A count that grows by w in iteration t, from 0, adds w * (steps - t) over the iterations. The
-    sums may be more than 64 bits hold.
+    A count that grows by w in iteration t, from 0, adds w * (steps - t) over the iterations. grown:
+    a row for each number of SpanGrowth. growth_ps: what each iteration takes more than the one
+    before.
     """
-    rows: list[tuple[int, ...]] = []
-    live_ps = internal_ps = held_ps = cached_ps = 0
-    for num, whole_ps, growth in zip(steps, durations_ps, grown, strict=True):
-        if growth is None:
-            rows.append(NO_CHANGE)
-            continue
-        first_ps, growth_ps, slope, started, held, evicted = growth
-        pairs = num * (num - 1) // 2
-        live, taken, internal, cached = slope * (pairs + num), 0, 0, 0
-        live_ps += slope * (whole_ps + first_ps * pairs + growth_ps * (pairs * (2 * num - 1) // 3))
-        if held is not NO_GROWTH:
-            w0, w1, w2 = held
-            taken = w0 * num - w1
-            held_ps += w0 * whole_ps - w1 * first_ps - growth_ps * ((w2 - w1) // 2)
-        if started is not NO_GROWTH:
-            w0, w1, w2 = started
-            internal = w0 * num - w1
-            internal_ps += w0 * whole_ps - w1 * first_ps - growth_ps * ((w2 - w1) // 2)
-        if evicted is not NO_GROWTH:
-            w0, w1, w2 = evicted
-            cached = w1 - w0 * num
-            cached_ps -= w0 * whole_ps - w1 * first_ps - growth_ps * ((w2 - w1) // 2)
-        rows.append((live, taken - live - internal, internal, cached))
-    return rows, [live_ps, held_ps - live_ps - internal_ps, internal_ps, cached_ps]
+    steps, durations_ps, growth_ps, grown = exact(steps, durations_ps, growth_ps, grown)
+    pairs = steps * (steps - 1) // 2
+    first_ps = (durations_ps - growth_ps * pairs) // steps
+    slope, kinds = grown[0], (grown[1:4], grown[4:7], grown[7:10])
+    live = slope * (pairs + steps)
+    internal, taken, evicted = [w0 * steps - w1 for w0, w1, _ in kinds]
+    later_ps = growth_ps * (pairs * (2 * steps - 1) // 3)
+    live_ps = summed_products(slope, durations_ps + first_ps * pairs + later_ps)
+    internal_ps, held_ps, evicted_ps = [
+        summed_products(w0, durations_ps)
+        - summed_products(w1, first_ps)
+        - summed_products((w2 - w1) // 2, growth_ps)
+        for w0, w1, w2 in kinds
+    ]
+    counts = np.array([live, taken - live - internal, internal, -evicted])
+    return counts, [live_ps, held_ps - live_ps - internal_ps, internal_ps, -evicted_ps]
+
+
+def exact(
+    steps: Counts, durations_ps: Counts, growth_ps: Counts, grown: Counts
+) -> tuple[Counts, ...]:
+    """The columns of `changes_of`; as Python's numbers if products may need more than 64 bits."""
+    most, longest_ps, largest = (int(abs(column).max()) for column in (steps, durations_ps, grown))
+    if 2 * (most + 1) * max(longest_ps, largest * (most + 1)) < 1 << 63:
+        return steps, durations_ps, growth_ps, grown
+    columns: tuple[Any, ...] = steps, durations_ps, growth_ps, grown
+    return tuple(column.astype(object) for column in columns)
+
+
+def summed_products(values: Counts, durations_ps: Counts) -> int:
+    """The sum of the products, exactly: in 64 bits if these surely hold it, whole or in halves of
+    the durations.
+    """
+    largest = max(int(values.max()), -int(values.min())) * len(values)
+    if largest * int(durations_ps.max()) < 1 << 63:
+        return int(values @ durations_ps)
+    if largest < 1 << HALF:
+        high_ps, low_ps = durations_ps >> HALF, durations_ps & ((1 << HALF) - 1)
+        return (int(values @ high_ps) << HALF) + int(values @ low_ps)
+    return sum(map(mul, values.tolist(), durations_ps.tolist()))
 
 
 class SharedSlots(NamedTuple):
@@ -96,15 +117,15 @@ class SpanMemory(NamedTuple):
 
     running, used, internal, copies: of the first iteration, its running requests, the pool, slots
     that will never be used, and slots of prompts that are computed once for several sequences.
-    growth: what changes from there on, the tokens of the first iteration included, if there may
-    be several. shared: all iterations, if sharing saves slots in them.
+    growth: what changes from there on, the tokens of the first iteration included; nothing if there
+    is one iteration. shared: all iterations, if sharing saves slots in them.
     """
 
     running: int
     used: Usage
     internal: int
     copies: int
-    growth: SpanGrowth | None = None
+    growth: SpanGrowth = NO_CHANGE
     shared: tuple[SharedSlots, ...] = ()
 
     def lasting(self, duration_ps: int) -> "SpanMemory":
@@ -116,7 +137,7 @@ class SpanMemory(NamedTuple):
 
 
 # The same in a plain tuple
-SpanAccount: TypeAlias = tuple[int, Usage, int, int, SpanGrowth | None, tuple[SharedSlots, ...]]
+SpanAccount: TypeAlias = tuple[int, Usage, int, int, SpanGrowth, tuple[SharedSlots, ...]]
 
 
 @dataclass(slots=True)

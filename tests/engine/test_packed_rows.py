@@ -5,7 +5,7 @@ import pytest
 
 from testbed.engine import packed_rows
 from testbed.engine.packed_rows import PackedRows, compact
-from testbed.engine.recorder import summed_products
+from testbed.engine.totals import summed_products
 
 EDGES = [0, -1, 2**15 - 1, 2**15, -(2**15), 2**31 - 1, 2**31, -(2**31), 2**63 - 1, 1 - 2**63]
 
@@ -27,7 +27,7 @@ def test_small_numbers_take_fewer_bits():
     assert sizes == {1: 2, 2**15 - 1: 2, 2**15: 4, 2**31: 8}
 
 
-@pytest.mark.parametrize("largest", [0, 1 << 14, 1 << 30, (1 << 62) - 1])
+@pytest.mark.parametrize("largest", [0, 1 << 14, 1 << 25, 1 << 30, (1 << 62) - 1])
 def test_sums_of_products_are_exact_whether_64_bits_hold_them_or_not(largest):
     values, durations_ps = np.array([largest, 3, -largest]), np.array([1 << 40, 7, 1])
     expected = largest * (1 << 40) + 21 - largest

@@ -4,9 +4,11 @@ the same rows of requests and spans, the same totals.
 """
 
 from dataclasses import replace
+from itertools import chain
 from unittest.mock import patch
 
 import hypothesis.strategies as st
+import numpy as np
 from depth import examples
 from hypothesis import HealthCheck, given, settings
 from same_runs import assert_same_gaps, assert_same_rows, lengths_of
@@ -23,7 +25,7 @@ from strategies import (
 from tiny import MODEL, analytic
 
 from testbed.core.layers import Window
-from testbed.core.slots import NO_GROWTH, growth_of
+from testbed.core.slots import growth_of
 from testbed.engine.engine import Engine
 from testbed.engine.simulation import Environment, simulate
 from testbed.engine.totals import changes_of
@@ -78,7 +80,7 @@ EVENTS = st.lists(st.tuples(st.integers(0, 7), st.integers(1, 40)), max_size=4)
 
 @given(
     st.integers(1, 9),
-    st.integers(1, 10**12),
+    st.integers(1, 10**18),
     st.integers(0, 10**9),
     st.integers(0, 9),
     *[EVENTS] * 3,
@@ -93,10 +95,10 @@ def test_changes_of_a_span_are_the_sums_over_its_iterations(
         internal, taken, dropped = (sum(slots for t, slots in events if t <= i) for events in kept)
         stored = live * (i + 1)
         rows.append((stored, taken - stored - internal, internal, -dropped))
-    growths = [growth_of(events) if events else NO_GROWTH for events in kept]
-    grown = first_ps, growth_ps, live, *growths
-    counts, over_time = changes_of([steps], [sum(times)], [grown])
-    assert counts == [tuple(map(sum, zip(*rows, strict=True)))]
+    grown = [live, *chain.from_iterable(map(growth_of, kept))]
+    columns = map(np.array, ([steps], [sum(times)], [growth_ps], [[number] for number in grown]))
+    counts, over_time = changes_of(*columns)
+    assert counts.T.tolist() == [[*map(sum, zip(*rows, strict=True))]]
     assert over_time == [
         sum(count * ps for count, ps in zip(column, times, strict=True))
         for column in zip(*rows, strict=True)

@@ -100,11 +100,15 @@ class PhaseRecorder(Recorder):
             self._life(group.request).begin(DECODE, start_ps)
         self._computes_prompts(plan, start_ps)
 
-    def prompted(
-        self, flight: Flight, memory: SpanAccount, ended: tuple[int, ...], done: list[SequenceGroup]
+    def fused_span(
+        self,
+        flight: Flight,
+        memory: SpanAccount,
+        ended: tuple[int, ...],
+        done: Iterable[SequenceGroup],
     ) -> None:
-        """`span` for an iteration that computes prompts on the fused path."""
-        super().prompted(flight, memory, ended, done)
+        """`span` for iterations of the fused path."""
+        super().fused_span(flight, memory, ended, done)
         self._computes_prompts(flight.plan, flight.start_ps)
         for group in done:
             self._lives[group.request_id].begin(DECODE, flight.end_ps)
