@@ -224,6 +224,7 @@ def _described(
             remedy="write the ModelSpec by hand",
         )
     fields = Fields(text, path, class_name, transformers=transformers)
+    eagle3 = types()["eagle3"]
     try:
         shape = shape_of(name or _called(config, path), fields, text["model_type"])
         has_images = isinstance(config.get("vision_config"), Mapping)
@@ -237,6 +238,7 @@ def _described(
             vision_heads=vision_heads(config, text["model_type"]),
             masks_images=masks or None,
             drafts_itself=drafts_itself(text, kind) or None,
+            eagle3_since=eagle3.get(kind, eagle3.get(text["model_type"])),
         )
         return shape, fields
     except InputError as error:

@@ -41,8 +41,8 @@ OF_STAGES = (
     "needs_experts",
     "has_uneven_bits",
 )
-# Where vLLM's classes place the same weights
-OF_VLLM = ("vision_heads", "routes_apart", "copies_shared", *OF_STAGES)
+# Of vLLM's classes alone, of the same weights
+OF_VLLM = ("vision_heads", "routes_apart", "copies_shared", "eagle3_since", *OF_STAGES)
 VARIANTS = (
     "gated_attention",
     "shared_kv",
@@ -55,6 +55,7 @@ VARIANTS = (
     "drafts_itself",
     "routes_apart",
     "copies_shared",
+    "eagle3_since",
     "head_bits",
     "copied_bits",
     "input_params",
@@ -154,6 +155,10 @@ class ModelSpec:
             "whether each GPU has all columns that tokens share if tensor and data parallelism "
             "divide the experts"
         ),
+    ] = None
+    eagle3_since: Annotated[
+        str | None,
+        doc("first release of vLLM known to give EAGLE-3 its hidden states, or never; null: all"),
     ] = None
     input_params: Annotated[
         PositiveCount | None,

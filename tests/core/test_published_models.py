@@ -56,7 +56,8 @@ def test_a_shape_comes_from_its_config_and_has_the_published_sizes(tmp_path, nam
     [
         ("mistralai/Mistral-Large-Instruct-2411", "mistral-large"),
         ("mistralai/Mistral-Small-3.2-24B-Instruct-2506", "mistral-small-3.1-24b"),
-        ("mistralai/Mistral-7B-Instruct-v0.3", "mistral-7b"),
+        ("mistralai/Mistral-7B-Instruct-v0.2", "mistral-7b"),
+        ("mistralai/Mistral-7B-Instruct-v0.3", "mistral-7b-v0.3"),
         ("mistralai/Mistral-7B-v0.1", "mistral-7b-v0.1"),
         ("deepseek-ai/DeepSeek-R1-0528", "deepseek-v3"),
         ("google/gemma-4-31B-it", "gemma-4-31b"),

@@ -111,7 +111,7 @@ def test_an_option_of_several_values_takes_all_words_up_to_the_next_option(tmp_p
             id="weights of 8 bits by their name",
         ),
         pytest.param(
-            "vllm serve mistralai/Mistral-7B-Instruct-v0.3",
+            "vllm serve mistralai/Mistral-7B-Instruct-v0.2",
             "h100-80gb",
             ("model=mistral-7b",),
             id="a version behind the training",
