@@ -11,7 +11,7 @@ from testbed.core.hf_config import contents_of, text_of
 from testbed.core.specs import ModelSpec
 from testbed.experiments.vllm_server.hosts import starting
 from testbed.experiments.vllm_server.named import Named, gpu_named, model_named
-from testbed.experiments.vllm_server.speculative_config import check_own_layers, speculative_of
+from testbed.experiments.vllm_server.speculative_config import speculative_of
 from testbed.vllm.checkpoints import OPTION as QUANTIZATION
 from testbed.vllm.checkpoints import check_checkpoint, quantization_in
 from testbed.vllm.command import Command
@@ -47,8 +47,8 @@ def server_of(
     named = model_named(command.model, folders, transformers=release.transformers)
     if named.config is not None:
         check_checkpoint(named.config, release, command.values.get(QUANTIZATION))
-    speculative = speculative_of(command.values.get("--speculative-config"), release, folders)
-    check_own_layers(speculative, named.shape)
+    drafts = command.values.get("--speculative-config")
+    speculative = speculative_of(drafts, named.shape, release, folders)
     speculation = None if speculative is None else speculative.speculation
     server = server_with(command, _checkpoint(named), sheet, release, of, speculation)
     return replace(server, option=named.option, notes=notes, speculative=speculative)

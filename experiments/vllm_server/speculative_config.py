@@ -2,31 +2,33 @@
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from testbed.core.errors import DoesNotStart, InputError
-from testbed.core.model_files import model_names
+from testbed.core.model_files import LIKE, model_names, shipped
+from testbed.core.shapes import read_model
 from testbed.core.specs import ModelSpec
 from testbed.experiments.vllm_server.eagle_config import EAGLE, EAGLE3, eagle_of
 from testbed.experiments.vllm_server.named import model_named
 from testbed.vllm.command import SERVE
-from testbed.vllm.releases import Release
+from testbed.vllm.releases import Release, version_of
 from testbed.vllm.server import Speculative
 
 OPTION = "--speculative-config"
 KNOWN = ("method", "model", "num_speculative_tokens", "prompt_lookup_max", "prompt_lookup_min")
 LOOKUPS = ("lookup_min", "lookup_max")
 NGRAM, NGRAM_GPU, DRAFT_MODEL = "ngram", "ngram_gpu", "draft_model"
-MTP = "mtp"
+MTP, NEVER = "mtp", "never"
 HEADS = (EAGLE, EAGLE3, MTP)
 
 
 def speculative_of(
-    text: str | None, release: Release, folders: Sequence[Path] = ()
+    text: str | None, model: ModelSpec, release: Release, folders: Sequence[Path] = ()
 ) -> Speculative | None:
-    """The speculation of an option's value, a JSON object; None without one. Raises InputError for
-    what is not modelled.
+    """The speculation of an option's value, a JSON object, beside a model; None without one. Raises
+    InputError for what is not modelled, and for a drafter that vLLM refuses for the model.
     """
     if text is None:
         return None
@@ -37,41 +39,82 @@ def speculative_of(
             f"num_speculative_tokens={num_drafts!r}: must be a whole number of at least 1",
             "give it, even if the model's config has one",
         )
-    return _made(values, num_drafts, release, folders)
-
-
-def check_own_layers(speculative: Speculative | None, model: ModelSpec) -> None:
-    """Raise InputError for a model that is asked for layers that draft, and has none."""
-    if speculative is not None and speculative.is_of_model and not model.drafts_itself:
-        raise DoesNotStart(
-            key=f"{SERVE}: {OPTION}",
-            problem=f"vLLM does not start: {model.name} has no layers that draft (MTP)",
-        )
-
-
-def _made(
-    values: Mapping[str, Any], num_drafts: int, release: Release, folders: Sequence[Path]
-) -> Speculative:
-    from testbed.speculation.draft_model import DraftModel
-    from testbed.speculation.heads import Heads
-
-    method, model = _method(values), values.get("model")
-    count = f"speculation.num_drafts={num_drafts}"
+    method, name = _method(values), values.get("model")
     if method in (NGRAM, NGRAM_GPU):
         on_gpu = method == NGRAM_GPU or release.looks_up_on_gpu
         return _ngram(values, num_drafts, on_gpu=on_gpu)
     if method == MTP:
-        heads = Heads(num_drafts)
-        return Speculative(heads, ("speculation=heads", count), is_of_model=True)
-    if model is None:
+        return _own_layers(model, num_drafts)
+    if name is None:
         raise _refusal(f"method={method}: vLLM does not start without a model that drafts")
     if method in HEADS:
-        return eagle_of(method, str(model), num_drafts, release)
-    option = model_named(str(model), folders).option
-    if option not in model_names():
-        raise _refusal(f"model={model}: has no shape of ours", "testbed list model")
-    words = "speculation=draft_model", f"speculation.drafter={option}", count
-    return Speculative(DraftModel(num_drafts, option), words)
+        _check_states(method, model, release)
+        return eagle_of(method, str(name), num_drafts, release)
+    return _draft_model(str(name), model, num_drafts, folders)
+
+
+def _own_layers(model: ModelSpec, num_drafts: int) -> Speculative:
+    """Drafts by layers of the model's own checkpoint."""
+    from testbed.speculation.heads import Heads
+
+    if not model.drafts_itself:
+        raise _does_not_start(f"{model.name} has no layers that draft (MTP)")
+    count = f"speculation.num_drafts={num_drafts}"
+    return Speculative(Heads(num_drafts), ("speculation=heads", count))
+
+
+def _check_states(method: str, model: ModelSpec, release: Release) -> None:
+    """Raise InputError for EAGLE-3 beside a model whose class gives it no hidden states."""
+    since = model.eagle3_since
+    if method != EAGLE3 or since is None:
+        return
+    if since == NEVER:
+        raise _does_not_start(f"{model.name} gives EAGLE-3 no hidden states", f"method {EAGLE}")
+    if version_of(release.number) < version_of(since):
+        raise _does_not_start(
+            f"{model.name} gives EAGLE-3 no hidden states in vLLM {release.number}",
+            f"it does in {since}",
+        )
+
+
+def _draft_model(
+    name: str, model: ModelSpec, num_drafts: int, folders: Sequence[Path]
+) -> Speculative:
+    """Drafts by a whole model, which must have the tokens of the one that serves."""
+    from testbed.speculation.draft_model import DraftModel
+
+    named = model_named(name, folders)
+    if named.option not in model_names():
+        raise _refusal(f"model={name}: has no shape of ours", "testbed list model")
+    drafter = replace(read_model(named.option), max_len=named.shape.max_len)
+    if drafter != named.shape:
+        raise _refusal(f"model={name}: quantised weights of a drafter are not modelled")
+    if drafter.drafts_itself:
+        raise _refusal(
+            f"model={name}: vLLM drafts with its layers for that (MTP) alone, which is not modelled"
+        )
+    own, others = drafter.vocab_size, model.vocab_size
+    if own != others:
+        alike = ", ".join(_smaller_of_vocabulary(model)[:LIKE])
+        raise _does_not_start(
+            f"model={name} has {own:,} tokens in its vocabulary, and {model.name} {others:,}",
+            f"of the same vocabulary: {alike}" if alike else "no smaller model here has the same",
+        )
+    count = f"speculation.num_drafts={num_drafts}"
+    words = "speculation=draft_model", f"speculation.drafter={named.option}", count
+    return Speculative(DraftModel(num_drafts, drafter), words)
+
+
+def _smaller_of_vocabulary(model: ModelSpec) -> list[str]:
+    """The models that ship and may draft for one, the smallest first."""
+    shapes = [
+        read_model(name)
+        for name in model_names()
+        if shipped(name)["shape"]["vocab_size"] == model.vocab_size
+    ]
+    fit = [shape for shape in shapes if shape.num_params < model.num_params]
+    named = sorted(fit, key=lambda shape: shape.num_params)
+    return [shape.name for shape in named if not shape.drafts_itself]
 
 
 def _ngram(values: Mapping[str, Any], num_drafts: int, *, on_gpu: bool) -> Speculative:
@@ -88,11 +131,12 @@ def _ngram(values: Mapping[str, Any], num_drafts: int, *, on_gpu: bool) -> Specu
     for name, value in options.items():
         if type(value) is not int or value < 1:
             raise _refusal(f"prompt_{name}={value!r}: must be a whole number of at least 1")
+    on_cpu = NGram(**options)  # which checks the lengths for both
     if on_gpu:
         words = f"speculation={NGRAM_GPU}", f"speculation.num_drafts={num_drafts}"
         return Speculative(NGramGpu(num_drafts=num_drafts), words)
     looked_up = [f"speculation.{name}={value}" for name, value in options.items()]
-    return Speculative(NGram(**options), ("speculation=ngram", *looked_up))
+    return Speculative(on_cpu, ("speculation=ngram", *looked_up))
 
 
 def _read(text: str) -> Mapping[str, Any]:
@@ -127,6 +171,11 @@ def _method(values: Mapping[str, Any]) -> str:
             f"choose from {NGRAM}, {NGRAM_GPU}, {DRAFT_MODEL}, {', '.join(HEADS)}",
         )
     return str(method)
+
+
+def _does_not_start(problem: str, remedy: str = "") -> DoesNotStart:
+    problem = f"vLLM does not start: {problem}"
+    return DoesNotStart(key=f"{SERVE}: {OPTION}", problem=problem, remedy=remedy)
 
 
 def _refusal(problem: str, remedy: str = "") -> InputError:

@@ -372,6 +372,14 @@ class Release:
             "model_executor/models/llama_eagle3.py LlamaModel",
         ),
     ] = False
+    caps_by_drafter: Annotated[
+        bool,
+        Fact(
+            "a whole model that drafts caps the longest sequence at its own; else longer sequences "
+            "have no drafts",
+            "config/vllm.py VllmConfig._limit_max_model_len_to_draft",
+        ),
+    ] = False
     offloads_by_request: Annotated[
         bool,
         Fact(
@@ -507,6 +515,7 @@ V0_33 = replace(
     takes_activation_order=False,
     pads_plain_experts=True,
     looks_up_on_gpu=True,
+    caps_by_drafter=True,
     offloads_by_request=True,
 )
 RELEASES: Mapping[str, Release] = {

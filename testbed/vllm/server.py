@@ -84,7 +84,6 @@ DELTA_KERNEL = "--gdn-prefill-backend"
 
 class Speculative(NamedTuple):
     """The drafter of a command: `speculation`, and the words by which it is an option of ours.
-    is_of_model: its layers are in the model's own checkpoint (MTP).
 
     notes: assumptions on its shape, if the command's model does not have them.
     """
@@ -92,7 +91,6 @@ class Speculative(NamedTuple):
     speculation: "Speculation"
     words: tuple[str, ...]
     notes: tuple[str, ...] = ()
-    is_of_model: bool = False
 
 
 @dataclass(frozen=True)
@@ -150,6 +148,7 @@ def server_with(
     limits = _limits(reader, model)
     caches = _caches(reader, model)
     _check(reader, model, limits, quantization, text_type, caches=caches)
+    model = _beside_drafter(reader, model, limits.num_gpus, speculation)
     drafter = drafter_memory(speculation, model, limits.num_gpus)
     pages = _pages_of(reader, model, limits, speculation, drafter, caches=caches)
     adapters = adapter_bytes(reader, shape, limits.num_gpus, model_type) / GIB
@@ -487,6 +486,21 @@ def _check_shares(reader: OptionReader, model: ModelSpec, limits: Limits) -> Non
             value=limits.num_gpus,
             problem=f"vLLM does not start: {problem}",
         )
+
+
+def _beside_drafter(
+    reader: OptionReader, model: ModelSpec, num_gpus: int, speculation: "Speculation | None"
+) -> ModelSpec:
+    """The model with sequences that its drafter serves, in a release that has no others. Raises
+    InputError for a drafter whose heads the GPUs of the model do not divide.
+    """
+    drafter = None if speculation is None else speculation.drafter(model)
+    if drafter is None:
+        return model
+    if problem := drafter.heads_problem(num_gpus):
+        raise reader.does_not_start("--speculative-config", f"{problem} ({drafter.name})")
+    longest = drafter.max_len if reader.release.caps_by_drafter else model.max_len
+    return replace(model, max_len=min(model.max_len, longest))
 
 
 def _block_size(reader: OptionReader, model: ModelSpec, num_gpus: int) -> int:

@@ -23,6 +23,24 @@ LATENT = "vllm serve deepseek-ai/DeepSeek-V2-Lite --trust-remote-code --max-mode
 STATES = "vllm serve Qwen/Qwen3.5-9B --max-model-len 8192"
 MTP = """--speculative-config '{"method": "mtp", "num_speculative_tokens": 1}'"""
 NGRAM = """--speculative-config '{"method": "ngram", "num_speculative_tokens": 3}'"""
+QWEN, SMALL_QWEN = "vllm serve Qwen/Qwen2.5-3B-Instruct", "Qwen/Qwen2.5-0.5B-Instruct"
+
+
+def drafts(command, drafter, method="draft_model"):
+    values = {"method": method, "model": drafter, "num_speculative_tokens": 3}
+    return f"{command} --max-model-len 4096 --speculative-config '{json.dumps(values)}'"
+
+
+def eagle3(model):
+    return drafts(f"vllm serve {model}", "a/b", "eagle3")
+
+
+def lookup(method):
+    values = {"method": method, "num_speculative_tokens": 3}
+    values |= {"prompt_lookup_min": 5, "prompt_lookup_max": 2}
+    return f"{LLAMA} --speculative-config '{json.dumps(values)}'"
+
+
 THRESHOLD = "--long-prefill-token-threshold 2000 --max-model-len 1000"
 SPARSE = "vllm serve deepseek-ai/DeepSeek-V3.2 -tp 16 --max-num-seqs 64 --max-model-len 8192"
 SINKS = "vllm serve openai/gpt-oss-20b"
@@ -63,6 +81,16 @@ def fits(words, release="0.33"):
         ("vllm serve Qwen/Qwen3-235B-A22B-FP8 -tp 8", "0.28", "192 on each of 8 GPUs"),
         ("vllm serve Qwen/Qwen3-30B-A3B-FP8 -tp 4", "0.19", "192 on each of 4 GPUs"),
         ("vllm serve Qwen/Qwen3-30B-A3B-FP8 -tp 32", "0.33", "24 on each of 32 GPUs"),
+        (drafts("vllm serve Qwen/Qwen2.5-14B-Instruct", SMALL_QWEN), "0.33", "152,064"),
+        (drafts("vllm serve Qwen/Qwen2.5-14B-Instruct", SMALL_QWEN), "0.19", "152,064"),
+        (drafts("vllm serve mistralai/Mistral-7B-Instruct-v0.2", SMALL_QWEN), "0.28", "32,000"),
+        (drafts("vllm serve google/gemma-3-27b-it", "google/gemma-3-1b-it"), "0.33", "262,208"),
+        (drafts(f"{QWEN} -tp 4", SMALL_QWEN), "0.33", "14 attention heads"),
+        (eagle3("google/gemma-2-9b-it"), "0.33", "no hidden states"),
+        (eagle3("google/gemma-2-9b-it"), "0.19", "no hidden states"),
+        (eagle3("mistralai/Mixtral-8x7B-Instruct-v0.1"), "0.28", "no hidden states"),
+        (eagle3("mistralai/Mistral-7B-v0.3"), "0.20", "it does in 0.28"),
+        (eagle3("ibm-granite/granite-3.1-8b-instruct"), "0.28", "0.33"),
     ],
 )
 def test_options_that_vllm_refuses(words, release, problem):
@@ -101,6 +129,12 @@ def test_values_that_vllm_refuses_and_so_does_a_question_for_memory(words, optio
         (f"{IMAGES} -tp 16", "0.33"),
         (f"{MAMBA} -tp 8", "0.33"),
         (f"{LLAMA} --disable-sliding-window", "0.33"),
+        (drafts(f"{QWEN} -tp 2", SMALL_QWEN), "0.33"),
+        (drafts("vllm serve Qwen/Qwen2.5-14B-Instruct", "Qwen/Qwen2.5-7B-Instruct"), "0.33"),
+        (drafts(f"{LLAMA}", "meta-llama/Llama-3.2-1B-Instruct"), "0.19"),
+        (drafts("vllm serve google/gemma-2-9b-it", "a/b", "eagle"), "0.33"),
+        (eagle3("mistralai/Mistral-7B-v0.3"), "0.28"),
+        (eagle3("ibm-granite/granite-3.1-8b-instruct"), "0.33"),
     ],
 )
 def test_options_that_vllm_takes(words, release):
@@ -340,3 +374,35 @@ def test_a_batch_beside_adapters_holds_the_drafts_of_all_sequences(num_seqs, sta
         assert fits(words).kv_tokens > 0
     else:
         refuses("need 2,052", fits, words, error=DoesNotStart)
+
+
+@pytest.mark.parametrize("method", ["ngram", "ngram_gpu"])
+def test_the_shortest_look_up_is_no_longer_than_the_longest(method):
+    with pytest.raises(InputError, match="lookup_max=2"):
+        fits(lookup(method))
+
+
+@pytest.mark.parametrize(
+    ("drafter", "problem"),
+    [
+        ("Qwen/Qwen3.5-9B", "MTP"),
+        ("RedHatAI/Llama-3.2-1B-Instruct-FP8-dynamic", "quantised"),
+    ],
+)
+def test_what_a_drafter_would_be_otherwise_is_refused(drafter, problem):
+    """As vLLM reads them: a model with layers that draft is one for method mtp."""
+    with pytest.raises(InputError, match=problem):
+        fits(drafts("vllm serve Qwen/Qwen3.5-27B --language-model-only", drafter))
+
+
+def test_a_drafter_caps_the_longest_sequence_in_033():
+    """As vLLM's VllmConfig does, before which longer sequences have no drafts."""
+    words = drafts(LLAMA, "meta-llama/Meta-Llama-3-8B").replace("4096", "9000")
+    assert fits(words).max_model_len == 8192
+    assert fits(words, "0.28").max_model_len == 9000
+
+
+def test_a_refused_drafter_names_those_of_the_same_vocabulary():
+    with pytest.raises(DoesNotStart) as raised:
+        fits(drafts("vllm serve Qwen/Qwen2.5-14B-Instruct", SMALL_QWEN))
+    assert "qwen2.5-7b" in raised.value.remedy
