@@ -58,6 +58,9 @@ class Scheduler(ABC):
         drafter: what drafts tokens; None: nothing does.
         drafting: the drafts; None without a drafter.
         steps_in_turn: its sequences decode one by one, in no batch (Plan.drafts).
+        is_steady: its `plan` only takes promised steps of the batch while `is_decoding`, and its
+            `commit` then only advances the batch if no output has ended. The class of a scheduler
+            says so itself (`has_steady_plans`): one derived from it may plan otherwise.
     """
 
     state_class: ClassVar[type[SchedulerState]] = SchedulerState
@@ -99,7 +102,7 @@ class Scheduler(ABC):
         self.preemption = preemption
         self.now_ps = 0
         self.steps_in_turn = False
-        self._is_steady: bool | None = None  # not known yet
+        self.is_steady = False
         self._seq_ids = count()
         self._choose_order: PutInOrder | None = self.choose_order
 
@@ -109,19 +112,6 @@ class Scheduler(ABC):
         makes all of them.
         """
         return None
-
-    @property
-    def is_steady(self) -> bool:
-        """True if its `plan` only takes promised steps of the batch while `is_decoding`, and its
-        `commit` then only advances the batch if no output has ended. The class of a scheduler
-        says so itself (`has_steady_plans`): one derived from it may plan otherwise.
-        """
-        if self._is_steady is None:
-            state, memory = self.state, self.memory
-            keeps_all = memory.transfers is None and memory.drops_tokens is None
-            has_steady_plans = vars(type(self)).get("has_steady_plans", False)
-            self._is_steady = keeps_all and state.retention is None and has_steady_plans
-        return self._is_steady
 
     @property
     def is_decoding(self) -> bool:
@@ -286,7 +276,7 @@ class Scheduler(ABC):
         Args:
             plan: the one that is being made.
         """
-        if self.is_decoding and self.is_steady:
+        if self.is_steady and self.is_decoding:
             plan.promised_steps = self.state.guaranteed_steps()
         while self.state.batch.sequences and not self.step(plan):
             self.make_room(plan)
@@ -400,6 +390,9 @@ class IterationLevel(Scheduler):
         self.limits = Limits(max_num_batched_tokens, max_num_seqs)
         self.order = order or FIRST_COME
         self.state.follow(self.order)
+        keeps_all = self.memory.transfers is None and self.memory.drops_tokens is None
+        has_steady_plans = vars(type(self)).get("has_steady_plans", False)
+        self.is_steady = keeps_all and self.state.retention is None and has_steady_plans
         if self._choose_order is None and not self.order.keeps_arrival:
             self._choose_order = self.order.choose_order
         if prefetch and self.memory.transfers is None:
