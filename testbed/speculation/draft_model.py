@@ -1,5 +1,6 @@
 """Drafts by a smaller model beside the one that serves."""
 
+from dataclasses import replace
 from typing import Any
 
 from testbed.core.errors import InputError
@@ -14,10 +15,10 @@ from testbed.speculation.speculation import Speculation
 class DraftModel(Speculation):
     """The model `drafter`, a shape or a name (testbed list model), drafts token by token.
 
-    Its weights reduce the pool, and a block has its K and V beside those of the model. A pass costs
-    the roofline of its shape, with these efficiencies; the model's own costs charge software
-    times, once an iteration. Its batch has one token more for each sequence, the newest
-    (num_inserted; vLLM's max_num_new_slots_for_drafting).
+    Its weights reduce the pool, and a block has its K and V beside those of the model, in the types
+    that the model has. A pass costs the roofline of its shape, with these efficiencies; the model's
+    own costs charge software times, once an iteration. Its batch has one token more for each
+    sequence, the newest (num_inserted; vLLM's max_num_new_slots_for_drafting).
     """
 
     num_inserted = 1
@@ -34,7 +35,8 @@ class DraftModel(Speculation):
         self._efficiencies = efficiencies or Efficiencies()
 
     def drafter(self, model: ModelSpec) -> ModelSpec:
-        return self._drafter
+        kv_bytes, num_bytes = model.kv_dtype_bytes, model.dtype_bytes
+        return replace(self._drafter, kv_dtype_bytes=kv_bytes, dtype_bytes=num_bytes)
 
     def draft_cost(self, model: ModelSpec, server: ServerSpec) -> CostModel:
         return AnalyticCost(self.drafter(model), server, self._efficiencies)

@@ -110,6 +110,14 @@ def test_a_model_that_drafts_shares_nothing():
     assert round(fit.drafter_gib * GIB) == 2 * (973_078_528 + 262_668_288)
 
 
+@pytest.mark.parametrize(("cached", "token_bytes"), [("auto", 163_840), ("fp8", 81_920)])
+def test_a_model_that_drafts_has_the_cache_of_the_one_that_serves(cached, token_bytes):
+    """As vLLM 0.33's layers have it: 32 layers of 8 heads of 128, and 16 of 8 heads of 64."""
+    command = drafting("meta-llama/Llama-3.1-8B", "draft_model", "llama-3.2-1b")
+    fit = fit_of(f"{command} --kv-cache-dtype {cached} --kv-cache-memory-bytes 4G", "h100-80gb")
+    assert fit.num_blocks == (4 << 30) // (16 * token_bytes)
+
+
 def test_mtp_layers_have_the_bytes_of_vllm_s_class():
     """Qwen3-Next's class has 4,545,581,056 bytes, two of whose matrices are the model's own."""
     vocabulary = 2 * 151_936 * 2048 * 2
