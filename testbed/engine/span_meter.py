@@ -96,14 +96,23 @@ class SpanMeter(Meter):
         in_prompts = num_seqs != running and num_seqs != decoding  # of groups of several
         self._copies = 0
         if in_prompts:
-            unforked = [
-                group
-                for group in state.running.values()
-                if len(group.resident) < len(group.sequences)
-            ]
-            self._copies = sum(map(self.copies, unforked))
+            self._copies = sum(map(self.copies, self._unforked(num_seqs - decoding)))
         if (used.saved or self._copies) and plan.guaranteed_steps:
             self._note_taken()
+
+    def _unforked(self, num_seqs: int) -> list[SequenceGroup]:
+        """The groups whose sequences do not all have slots, of those that run outside the batch,
+        with num_seqs sequences in all: prompts, and so mostly the last that were admitted.
+        """
+        groups = list[SequenceGroup]()
+        for group in reversed(self.state.running.values()):
+            if group.batch is None:
+                num_seqs -= len(group.sequences)
+                if len(group.resident) < len(group.sequences):
+                    groups.append(group)
+            if not num_seqs:
+                break
+        return groups
 
     def close(
         self, plan: Plan, durations: Affine, steps: int, duration_ps: int, outcome: Outcome

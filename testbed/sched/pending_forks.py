@@ -30,7 +30,8 @@ class PendingForks:
             else:
                 child.set_counts(num_slots=parent.num_slots, num_stored=parent.num_stored)
         self.num_forks += 1
-        self._ask(group, ops)
+        if ops is not NO_OPS:
+            self._ask(group, ops)
 
     def fork_members(self, group: SequenceGroup, parents: tuple[Replacement, ...]) -> None:
         """`fork` of sequences of a group of the batch, by place."""

@@ -243,9 +243,10 @@ class Scheduler(ABC):
                 if group.batch is not None:
                     self.finish(group)
                     finished.append(group)
-            for request_id, parents in results.parents.items():
-                if parents and request_id in state.beams:
-                    state.choose_parents(state.beams[request_id], parents)
+            if state.beams:
+                for request_id, parents in results.parents.items():
+                    if parents and request_id in state.beams:
+                        state.choose_parents(state.beams[request_id], parents)
         for group, seq, new, num_stored, last, _ in plan.chunks:
             seq.store(num_stored + new)
             if last:
