@@ -364,8 +364,8 @@ class MendAnswer:
         seeds: of the server as it is, and of each change that may be the best by the first ones
         server: the server as it is
         changes: the best first
-        best: the change to make; null: no option of vLLM ends the preemptions and makes nothing
-            worse, or betters the goal
+        best: the change to make; null: none of the options tried ends the preemptions and makes
+            nothing worse, or betters the goal
         rivals: changes with a better mean of the goal than the best, from which they are not told
             apart
         failed: changes whose runs failed, each with the reason; they have no verdict

@@ -42,15 +42,15 @@ def mend(
     """Find the change that betters a vLLM server which preempts.
 
     The server runs as it is, then with fewer sequences, with more memory or a larger pool, with
-    other budgets of a batch, with swapping and with a watermark, all on the same seeds: each change
-    on three, and on all if it may be the best by these. A change is better if the goal's
-    difference, seed by seed, is distinguishable (p < 0.05, corrected for the number of changes) and
-    at least 2% of the goal. Prints a table with 95% intervals, the best change first, and the
-    differences. A change whose runs fail has no verdict.
+    other budgets of a batch, with an FP8 cache, with swapping and with a watermark, all on the same
+    seeds: each change on three, and on all if it may be the best by these. A change is better if
+    the goal's difference, seed by seed, is distinguishable (p < 0.05, corrected for the number of
+    changes) and at least 2% of the goal. Prints a table with 95% intervals, the best change first,
+    and the differences. A change whose runs fail has no verdict.
     The best one ends all preemptions and makes nothing worse, else betters the goal most, whatever
     it makes worse. Of preemptions that are not distinguishable from none it ends all and betters
     the goal most.
-    Exit code 1 if the server preempts and no option of vLLM does either.
+    Exit code 1 if the server preempts and none of the options tried does either.
 
     testbed mend "vllm serve MODEL" gpu=h100-80gb trace=csv trace.path=FILE arrivals=replay
     """

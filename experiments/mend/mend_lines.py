@@ -96,14 +96,19 @@ def _conclusion(mending: Mending) -> str:
     effect = left if best.num_preempted else "ends the preemptions, on every seed"
     rest = [*filter(None, [_losses(best, mending)]), _whether_it_keeps_up(best, mending)]
     difference, rivals = mending.difference(best, name), mending.rivals
-    head = "best"
+    head = "most preemptions stay; best" if _leaves_most(best, mending) else "best"
     if rivals:
-        head = "best of those told apart" if word == BETTER else "best without preemptions"
+        head += " of those told apart" if word == BETTER else " without preemptions"
         names = ", ".join(_with_difference(of, mending) for of in rivals)
         rest.append(f"as good or better may be {names}")
     if second := mending.best_harmless:
         rest.append(f"best that makes nothing worse: {_with_difference(second, mending)}")
     return f"{head}: {best.change.name} {effect}; {name}: {word} ({difference}); {'; '.join(rest)}"
+
+
+def _leaves_most(tried: Tried, mending: Mending) -> bool:
+    left, before = tried.mean(PREEMPTIONS), mending.server.mean(PREEMPTIONS)
+    return left is not None and before is not None and 2 * left.mean > before.mean
 
 
 def _with_difference(tried: Tried, mending: Mending) -> str:
@@ -143,7 +148,7 @@ def _no_option(mending: Mending) -> str:
     name = mending.goal.number
     gain = f"betters {name} by {RELEVANT:.0%} or more"
     remedy = " (--seeds N with more, or a longer run)"
-    if of_vllm := [of for of in mending.better if of.change.is_of_vllm]:
+    if of_vllm := [of for of in mending.better if of.change.is_proposed]:
         leaving = of_vllm[0]
         gain = "ends them and " + gain
         remedy += (
@@ -153,20 +158,24 @@ def _no_option(mending: Mending) -> str:
     elif mending.better:
         remedy = f"; {_name(mending.better[0])} would better it"
     return (
-        f"no option of vLLM ends the preemptions and makes nothing worse, or {gain}, "
-        f"distinguishably{remedy}{_fewest(mending)}"
+        f"{_too_few(mending)}none of the options tried ends the preemptions and makes nothing "
+        f"worse, or {gain}, distinguishably{remedy}{_fewest(mending)}"
     )
+
+
+def _too_few(mending: Mending) -> str:
+    """The reason why no change can be shown to end the server's preemptions, if there is one."""
+    if mending.preempts_distinguishably:
+        return ""
+    seen = f"{mending.server.num_preempted} on {len(mending.seeds)} seeds"
+    return f"too few preemptions ({seen}) to show that a change ends them: "
 
 
 def _fewest(mending: Mending) -> str:
     """The change with the fewest preemptions, which is not the best."""
     if (fewest := mending.fewest) is None:
         return ""
-    return (
-        f"; fewest preemptions seen: {fewest.change.name}, {_left(fewest, mending)}, not "
-        f"distinguishable with so few ({mending.server.num_preempted} on "
-        f"{len(mending.seeds)} seeds)"
-    )
+    return f"; fewest preemptions seen: {fewest.change.name}, {_left(fewest, mending)}"
 
 
 def rows_of(mending: Mending) -> list[list[str]]:

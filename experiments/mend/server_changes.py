@@ -1,16 +1,18 @@
 """The changes of a vLLM server that may end its preemptions, each as overrides beside its command.
 
-They set the limit of sequences, the memory of the pool, the prompt tokens of an iteration, and the
-way of preemption.
+They set the limit of sequences, the memory of the pool, the prompt tokens of an iteration, the
+bytes of keys and values, and the way of preemption.
 """
 
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from testbed.vllm.memory import seen_gib, terms
 from testbed.vllm.option_table import may_have
 from testbed.vllm.pool_sizing import BLOCKS, BYTES
 from testbed.vllm.releases import Release
 from testbed.vllm.server import Server
+from testbed.vllm.start_refusals import graphs_may_not_fit
 
 SHARES_OF_HELD = (1.0, 0.85, 0.7, 0.5)  # of the sequences that the pool holds on average
 SHARES_OF_GPU = (0.85, 0.9, 0.95, 0.97)
@@ -19,18 +21,21 @@ BUDGETS = (0.25, 0.5, 2.0)
 WATERMARK = 0.05
 OWN_WATERMARK = "--watermark"
 SWAP_GIB = 20
-NOT_OF_VLLM = "no option of vLLM's"
+NO_OPTION = "no option of vLLM"
+ROUNDED = "answers change with rounded K and V; not modelled"
+MAY_NOT_START = "may not start: CUDA graphs may need more than it leaves"
 
 
 class Change(NamedTuple):
     """name: as an engineer writes it. words: overrides that make it. note: what to know of it.
-    is_of_vllm: an option of vLLM's makes exactly this change.
+    is_proposed: an option of vLLM's makes exactly this change, the server starts with it for all
+    that is known, and its answers stay the same.
     """
 
     name: str
     words: tuple[str, ...] = ()
     note: str = ""
-    is_of_vllm: bool = True
+    is_proposed: bool = True
 
 
 NONE = Change("none")
@@ -45,6 +50,7 @@ def changes_of(server: Server, num_held: float, own_blocks: int = 0) -> list[Cha
         *_more_memory(server),
         *_own_pool(server, own_blocks),
         *_other_budgets(server),
+        *_smaller_cache(server),
         *_other_recoveries(server.release),
     ]
 
@@ -68,9 +74,18 @@ def _more_memory(server: Server) -> Iterator[Change]:
     utilization = server.release.utilization if given is None else float(given)
     for share in SHARES_OF_GPU:
         if share > utilization:
-            note = "what else is on the GPU has less room"
             words = (f"server.memory_utilization={share:g}",)
-            yield Change(f"--gpu-memory-utilization {share:g}", words, note)
+            may_fail = _may_not_start(server, share)
+            note = MAY_NOT_START if may_fail else "what else is on the GPU has less room"
+            name = f"--gpu-memory-utilization {share:g}"
+            yield Change(name, words, note, is_proposed=not may_fail)
+
+
+def _may_not_start(server: Server, share: float) -> bool:
+    """True if CUDA graphs that are captured after the pool may not fit beside this share."""
+    memory = server.pool.memory
+    is_after = memory is None or not memory.cuda_graphs
+    return is_after and graphs_may_not_fit((1 - share) * seen_gib(server.gpu, terms()).gib)
 
 
 def _own_pool(server: Server, own_blocks: int) -> Iterator[Change]:
@@ -88,11 +103,19 @@ def _other_budgets(server: Server) -> Iterator[Change]:
             yield Change(f"--max-num-batched-tokens {budget}", words)
 
 
+def _smaller_cache(server: Server) -> Iterator[Change]:
+    """Keys and values of one byte, which are rounded."""
+    if server.model.kv_dtype_bytes != 1:
+        yield Change(
+            "--kv-cache-dtype fp8", ("model.kv_dtype_bytes=1",), ROUNDED, is_proposed=False
+        )
+
+
 def _other_recoveries(release: Release) -> Iterator[Change]:
     """vLLM's own watermark, of releases that have it, is rounded otherwise and not modelled."""
-    swap = ("preemption=swap", f"swap_space_gib={SWAP_GIB}")
-    yield Change(f"swap to {SWAP_GIB} GiB of host memory", swap, NOT_OF_VLLM, is_of_vllm=False)
+    swap, none = ("preemption=swap", f"swap_space_gib={SWAP_GIB}"), f"{NO_OPTION} {release.number}"
+    yield Change(f"swap to {SWAP_GIB} GiB of host memory", swap, none, is_proposed=False)
     has_own = may_have(release.number, OWN_WATERMARK)
-    note = f"{release.number}'s own {OWN_WATERMARK} is not modelled" if has_own else NOT_OF_VLLM
+    note = f"{release.number}'s own {OWN_WATERMARK} is not modelled" if has_own else none
     words = (f"policy.watermark={WATERMARK:g}",)
-    yield Change(f"watermark {WATERMARK:g}", words, note, is_of_vllm=False)
+    yield Change(f"watermark {WATERMARK:g}", words, note, is_proposed=False)

@@ -94,7 +94,7 @@ class Mending:
             tried
             for tried in self.tried
             if tried.num_preempted < self.server.num_preempted
-            and tried.change.is_of_vllm
+            and tried.change.is_proposed
             and not self.worsens(tried)
             and tried not in self.left_out
         )
@@ -131,7 +131,7 @@ class Mending:
         is_separated = len(self.seeds) > 1
         ending = [tried for tried in self.without_preemptions if self._mends(tried)]
         changes = (tried for tried in (*ending, *self._cures) if is_separated)
-        return next((tried for tried in changes if tried.change.is_of_vllm), None)
+        return next((tried for tried in changes if tried.change.is_proposed), None)
 
     @property
     def best_harmless(self) -> Tried | None:
@@ -141,7 +141,7 @@ class Mending:
         if self.best is None or not self.worsens(self.best):
             return None
         harmless = (tried for tried in self._cures if not self.worsens(tried))
-        return next((tried for tried in harmless if tried.change.is_of_vllm), None)
+        return next((tried for tried in harmless if tried.change.is_proposed), None)
 
     @property
     def _cures(self) -> list[Tried]:
@@ -179,7 +179,7 @@ class Mending:
 
     def _exceeds(self, tried: Tried, best: Tried) -> bool:
         word, name = self.verdicts[tried.change].word, self.goal.number
-        if word in NO_CURE or not tried.change.is_of_vllm:
+        if word in NO_CURE or not tried.change.is_proposed:
             return False
         difference = tried.less(name, best)
         return difference is not None and loss_of(name, difference.mean) < 0

@@ -27,7 +27,13 @@ from testbed.vllm.memory import Terms, seen_gib, terms
 from testbed.vllm.pages import logged_lines, logged_tokens
 from testbed.vllm.releases import DEFAULT, Release
 from testbed.vllm.server import REPLICAS, Server
-from testbed.vllm.start_refusals import CACHE_TYPE, CONTEXT_GIB, LARGE_SHARE
+from testbed.vllm.start_refusals import (
+    CACHE_TYPE,
+    CONTEXT_GIB,
+    GRAPHS_GIB,
+    LARGE_SHARE,
+    graphs_may_not_fit,
+)
 
 BUDGET, CHUNKS = "--max-num-batched-tokens", "--enable-chunked-prefill"
 UNSEEN = "what torch sees of this GPU's memory is not known: usually 1 to 2% less"
@@ -44,10 +50,6 @@ WITH_WATERMARK = (  # by default, the paper's; beside a command they keep none, 
     "grouped_caching",
 )
 EQUAL_SHARES = 0.02  # by which tokens over a request's length and the concurrency may differ
-GRAPHS = (
-    "CUDA graphs take 0.5 to 1.9 GiB of the {left:.2f} GiB that are not usable: this release "
-    "captures them after the pool, which stays as it is"
-)
 
 
 @dataclass(frozen=True)
@@ -356,8 +358,18 @@ def _memory_lines(fit: Fit) -> Iterator[str]:
         yield f"  {UNSEEN}"
     if fit.weights_gib is not None:
         if fit.captures_graphs and not fit.cuda_graphs_gib:
-            yield f"  {GRAPHS.format(left=fit.gpu_memory_gib * (1 - fit.gpu_memory_utilization))}"
+            yield f"  {_graphs(fit.gpu_memory_gib * (1 - fit.gpu_memory_utilization))}"
         yield from error_lines(fit)
+
+
+def _graphs(left_gib: float) -> str:
+    """The memory of CUDA graphs that are captured after the pool. left_gib: what is not usable."""
+    taken = "CUDA graphs take {} to {} GiB of the".format(*GRAPHS_GIB)
+    effect = ", so the server may run out of memory" if graphs_may_not_fit(left_gib) else ""
+    return (
+        f"{taken} {left_gib:.2f} GiB that are not usable: this release captures them after the "
+        f"pool, which stays as it is{effect}"
+    )
 
 
 def _pool_lines(fit: Fit) -> Iterator[str]:

@@ -27,6 +27,7 @@ HALF, BFLOAT = ("half", "float16"), ("bfloat16",)
 FULL = ("float", "float32")
 SPARSE_HEADS, SHARED_HEADS = 31, 64  # of a GPU and of its shards that FlashMLA divides
 CONTEXT_GIB = 0.52  # 78.66 of 79.18 GiB are free when vLLM starts on an H100, by its log
+GRAPHS_GIB = (0.5, 1.9)  # of graphs captured after the pool, by logged start-ups
 LARGE_SHARE = 0.95  # of the memory, up to which every GPU of 10 GiB or more has room for it
 
 
@@ -170,6 +171,13 @@ def check_drafts(reader: OptionReader, limits: Limits, speculation: "Speculation
         raise reader.does_not_start(
             "--async-scheduling", "n-gram drafts of the CPU are scheduled synchronously"
         )
+
+
+def graphs_may_not_fit(left_gib: float) -> bool:
+    """True if CUDA graphs captured after the pool may need more than a share of the memory leaves
+    beside CUDA's context.
+    """
+    return CONTEXT_GIB + GRAPHS_GIB[1] > left_gib
 
 
 def check_free_memory(reader: OptionReader, visible_gib: float, utilization: float) -> None:

@@ -25,7 +25,7 @@ from testbed.experiments.mend.change_verdicts import (
 )
 from testbed.experiments.mend.goals import GOALS, GOODPUT, INSIDE, PREEMPTIONS
 from testbed.experiments.mend.mend_lines import differences_of, lines_of, rows_of
-from testbed.experiments.mend.server_changes import NONE, NOT_OF_VLLM, Change, changes_of
+from testbed.experiments.mend.server_changes import NO_OPTION, NONE, Change, changes_of
 from testbed.experiments.mend.trials import Mending
 from testbed.experiments.mend.tried import Tried
 from testbed.experiments.mend.window_remarks import OF_WINDOW, window_remarks
@@ -103,8 +103,10 @@ def test_a_watermark_is_none_of_vllms_own_options(release, has_own):
     command = f"{SERVER} 2000 --max-model-len 8192"
     server = served(command, ("gpu=h100-80gb", f"release={release}")).server
     [watermark] = (of for of in changes_of(server, 25.0) if "policy.watermark=0.05" in of.words)
-    assert not watermark.is_of_vllm
-    assert ("--watermark" in watermark.note) == has_own == (watermark.note != NOT_OF_VLLM)
+    assert not watermark.is_proposed
+    assert (
+        ("--watermark" in watermark.note) == has_own == (not watermark.note.startswith(NO_OPTION))
+    )
 
 
 def test_a_server_that_preempts_nothing_needs_no_change(testbed, mended):
@@ -290,7 +292,7 @@ def test_the_goal_is_no_loss_without_a_verdict_against_it():
 def mending(*changes, goal="latency"):
     """AS_IT_IS beside changes of these names and runs."""
     named = [
-        Tried(Change(name, note=note, is_of_vllm=note != NOT_OF_VLLM), runs.summaries)
+        Tried(Change(name, note=note, is_proposed=note != NO_OPTION), runs.summaries)
         for name, note, runs in changes
     ]
     of_changes = zip(named, verdicts(named, AS_IT_IS, GOALS[goal]), strict=True)
@@ -308,7 +310,7 @@ def test_the_best_change_ends_the_preemptions_at_no_cost_if_one_does():
     assert mending(faster, ending).best.change.name == "ending"
     assert mending(faster, ("later", "", FEWER_AND_LATER)).best.change.name == "faster"
     assert mending(("later", "", FEWER_AND_LATER)).best is None
-    assert mending(("not vLLM's", NOT_OF_VLLM, NONE_AND_ALIKE), faster).best.change.name == "faster"
+    assert mending(("not vLLM's", NO_OPTION, NONE_AND_ALIKE), faster).best.change.name == "faster"
 
 
 def test_preemptions_that_are_not_distinguishable_from_none_have_no_cure():
@@ -346,7 +348,7 @@ def test_rejections_stand_before_the_best_change():
         "fewer: 0 of 2000 requests rejected",
     ]
     assert lines.index(rejections[0]) < next(
-        i for i, of in enumerate(lines) if of.startswith("no option")
+        i for i, of in enumerate(lines) if "none of the options tried" in of
     )
 
 
@@ -373,6 +375,31 @@ def test_a_server_is_tried_with_larger_shares_of_the_gpu(given, larger):
     assert [name for name in names if option in name] == [f"{option} {share}" for share in larger]
 
 
+@pytest.mark.parametrize(
+    ("gpu", "release", "proposed"),
+    [
+        ("h200", "0.19", ["0.95", "0.97"]),
+        ("l40s", "0.19", []),  # 0.95 leaves 2.2 GiB: 0.5 of context, up to 1.9 of graphs
+        ("l40s", "0.33", ["0.95", "0.97"]),  # its graphs are a part of the share
+    ],
+)
+def test_a_share_that_may_not_start_is_not_proposed(gpu, release, proposed):
+    option = "--gpu-memory-utilization"
+    command = f"{SERVER.rpartition(' ')[0]} --max-model-len 8192"
+    server = served(command, (f"gpu={gpu}", f"release={release}")).server
+    found = [of for of in changes_of(server, 25.0) if option in of.name]
+    assert [of.name.split()[-1] for of in found] == ["0.95", "0.97"]
+    assert [of.name.split()[-1] for of in found if of.is_proposed] == proposed
+
+
+@pytest.mark.parametrize(("words", "count"), [("", 1), (" --kv-cache-dtype fp8", 0)])
+def test_a_cache_of_rounded_values_is_tried_and_not_proposed(words, count):
+    server = served(f"{SERVER} 2000{words}", ("gpu=h100-80gb",)).server
+    found = [of for of in changes_of(server, 25.0) if of.name == "--kv-cache-dtype fp8"]
+    assert len(found) == count
+    assert not any(of.is_proposed for of in found)
+
+
 def test_the_best_is_of_those_told_apart_if_another_has_a_better_mean():
     """Faster in the mean, but not distinguishable: as 3 s, 1 s and 5 s are from 5 s."""
     faster, scattered = (
@@ -389,7 +416,7 @@ def test_the_best_is_of_those_told_apart_if_another_has_a_better_mean():
     assert [row[1] for row in rows_of(found)] == ["", BETTER, UNKNOWN]
     assert mending(faster).rivals == []
     assert mending(faster, ("later", "", FEWER_AND_LATER)).rivals == []
-    assert mending(faster, ("not vLLM's", NOT_OF_VLLM, scattered[2])).rivals == []
+    assert mending(faster, ("not vLLM's", NO_OPTION, scattered[2])).rivals == []
 
 
 def test_a_change_not_told_apart_is_best_for_its_preemptions_alone():
