@@ -1,6 +1,6 @@
 """A sweep as a table of axes and results, and as a figure over its main axis."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +11,10 @@ from rich.text import Text
 
 from testbed.experiments.look.pages.page import Chart, Series
 from testbed.experiments.look.plots import figure_of, save
-from testbed.experiments.runs.equal_caches import Summary, remark_on_caches
-from testbed.experiments.runs.first_tokens import remarks_on_first_tokens
+from testbed.experiments.runs.equal_caches import remark_on_caches
 from testbed.experiments.runs.one_source import OF_THE_LOAD, group_of
 from testbed.experiments.runs.points import SEED, Point, Setting, are_replicated, axes, settings
-from testbed.experiments.runs.quantities import WINDOW, few_requests, main_numbers, still_filling
+from testbed.experiments.runs.quantities import WINDOW, few_requests, main_numbers
 from testbed.experiments.runs.replicated import EQUAL, difference_columns, explained, mean_columns
 from testbed.experiments.runs.run_words import (
     future_read_by,
@@ -24,13 +23,18 @@ from testbed.experiments.runs.run_words import (
     remark_on_pools,
     remark_on_ways,
 )
+from testbed.experiments.runs.setting_remarks import (
+    fillings,
+    first_ones,
+    overloads,
+    rejections,
+    remarks,
+    waits,
+)
 from testbed.experiments.runs.sweep_metrics import panels_of, with_shares
 from testbed.experiments.runs.unbroken import unbroken
 from testbed.experiments.runs.whole_files import write_cells
-from testbed.run.metrics import WHILE_ARRIVING, in_words
-from testbed.run.simulate import OVERLOAD
 from testbed.run.summaries import costs_of, flat, merge_axes
-from testbed.run.while_arriving import is_filling
 from testbed.study.replications import MORE_SEEDS, NOT_DISTINGUISHABLE, interval
 
 FEWEST = 3  # values of an axis that is drawn
@@ -38,7 +42,6 @@ PADDING = 3  # characters of a column beside its cells
 WIDEST, SHARE = 40, 4  # characters of an axis's value, and the part of a terminal that it may take
 FUTURE = "reads the future"  # the column of what no real server could know
 FACTOR = 20.0  # between the latencies of a chart with a logarithmic axis
-MOST_REMARKS = 8
 LABELS = {
     "arrivals.rate": "Request rate (req/s)",
     "policy.block_size": "Block size (tokens)",
@@ -73,17 +76,7 @@ def shown(
     head = [f"Sweep: {len(points)} points", *(f"costs: {text}" for text in costs if text)]
     groups = settings(points)
     firsts = [group.points[0] for group in groups]
-    settled = [name for name in names if name != SEED]
-    named = {_name_of(point, settled): point.summary for point in firsts}
-    of_servers = [name for name in settled if group_of(name) not in OF_THE_LOAD] or settled
-    head += remark_on_ways({_name_of(point, of_servers): point.summary for point in firsts})
-    head += remark_on_pools(named)
-    head += remark_on_planning({_name_of(point, of_servers): point.summary for point in firsts})
-    head += remark_on_first_tokens([point.summary for point in points])
-    head += _first([*remark_on_caches(_by_name(groups, settled))])
-    head += [*overloads_of(groups, settled), *rejections_of(points, names)]
-    head += [*fillings_of(firsts, settled), *waits_of(groups, settled)]
-    head += [*few_requests(of.summary for of in points), WINDOW]
+    head += [*_remarks(points, groups, names), WINDOW]
     if are_replicated(points) and not per_seed:
         return Group(*map(Text, head), *replicated_tables(groups, width, futures_of(firsts)))
     columns = {name: [str(point.values.get(name, "")) for point in points] for name in names}
@@ -92,6 +85,30 @@ def shown(
     labels = _labels([point.values for point in points], width)
     head += [*same, *_explained(labels)]
     return Group(*map(Text, head), _table(_labelled(columns, labels), results, width))
+
+
+def _remarks(
+    points: Sequence[Point], groups: Sequence[Setting], names: Sequence[str]
+) -> Iterator[str]:
+    """What to know of all points, and of each, before their numbers. names: the axes."""
+    summaries = [point.summary for point in points]
+    settled = [name for name in names if name != SEED]
+    of_servers = [name for name in settled if group_of(name) not in OF_THE_LOAD] or settled
+    firsts = {_name_of(group.points[0], of_servers): group.points[0].summary for group in groups}
+    runs = {
+        _name_of(group.points[0], settled): [point.summary for point in group.points]
+        for group in groups
+    }
+    yield from remark_on_ways(firsts)
+    yield from remark_on_pools({name: of_seeds[0] for name, of_seeds in runs.items()})
+    yield from remark_on_planning(firsts)
+    yield from remark_on_first_tokens(summaries)
+    yield from first_ones([*remark_on_caches(runs)])
+    yield from remarks(overloads, runs)
+    yield from remarks(rejections, {_name_of(of, names): [of.summary] for of in points})
+    yield from remarks(fillings, runs)
+    yield from remarks(waits, runs)
+    yield from few_requests(summaries)
 
 
 def _labels(choices: Iterable[Mapping[str, str]], width: int) -> dict[str, str]:
@@ -115,75 +132,6 @@ def _labelled(
         for cells in shown.values():
             cells[:] = [cell.replace(text, labels[text]) for cell in cells]
     return shown
-
-
-def overloads_of(groups: Sequence[Setting], names: Sequence[str]) -> list[str]:
-    """A line for each setting whose server does not keep up with the arrivals, on how many seeds;
-    of many such settings the first ones. names: the axes that name a setting.
-    """
-    lines = list[str]()
-    for group in groups:
-        behind = [of for point in group.points if (of := point.summary.get(OVERLOAD))]
-        if behind:
-            name = _name_of(group.points[0], names)
-            on = f" on {len(behind)} of {len(group.points)} seeds" if len(group.points) > 1 else ""
-            lines.append(
-                f"{name}: overloaded{on}, so that latencies grow with arrivals.duration_s: "
-                f"{in_words(behind[0])}".removeprefix(": ")
-            )
-    return _first(lines)
-
-
-def rejections_of(points: Sequence[Point], names: Sequence[str]) -> list[str]:
-    """A line for each point whose server has rejected requests, which its latencies leave out; of
-    many such points the first ones. names: the axes that name a point.
-    """
-    counted = [(point, point.summary["requests"]) for point in points]
-    lines = [
-        f"{_name_of(point, names)}: {counts['rejected']} of {counts['arrived']} requests "
-        "rejected, which latencies leave out"
-        for point, counts in counted
-        if counts.get("rejected")
-    ]
-    return _first(lines)
-
-
-def fillings_of(points: Sequence[Point], names: Sequence[str]) -> list[str]:
-    """A line for each of the first points whose server still fills in the second half of the
-    arrivals, without those that fall behind. names: the axes that name a point.
-    """
-    rates = [
-        (point, point.summary.get(WHILE_ARRIVING))
-        for point in points
-        if not point.summary.get(OVERLOAD)
-    ]
-    return _first(
-        [
-            f"{_name_of(point, names)}: {still_filling(part)}".removeprefix(": ")
-            for point, part in rates
-            if part and is_filling(part)
-        ]
-    )
-
-
-def waits_of(groups: Sequence[Setting], names: Sequence[str]) -> list[str]:
-    """The remarks on the first tokens of each of the first settings, without those whose server
-    falls behind. names: the axes that name a setting.
-    """
-    return _first(
-        [
-            f"{_name_of(group.points[0], names)}: {remark}".removeprefix(": ")
-            for group in groups
-            if not any(point.summary.get(OVERLOAD) for point in group.points)
-            for remark in remarks_on_first_tokens([point.summary for point in group.points])
-        ]
-    )
-
-
-def _first(lines: list[str]) -> list[str]:
-    """The first remarks of many."""
-    others = len(lines) - MOST_REMARKS
-    return lines if others <= 0 else [*lines[:MOST_REMARKS], f"and {others} points more"]
 
 
 def replicated_tables(
@@ -274,14 +222,6 @@ def futures_of(points: Sequence[Point]) -> dict[str, list[str]]:
     """The column of what each point reads of the future, if any does."""
     futures = [future_read_by(point.summary) for point in points]
     return {FUTURE: futures} if any(futures) else {}
-
-
-def _by_name(groups: Sequence[Setting], names: Sequence[str]) -> dict[str, Sequence[Summary]]:
-    """The summaries of each setting's seeds."""
-    return {
-        _name_of(group.points[0], names): [point.summary for point in group.points]
-        for group in groups
-    }
 
 
 def _name_of(point: Point, names: Sequence[str]) -> str:
