@@ -7,17 +7,12 @@ with the nearest known one.
 """
 
 import re
-from collections.abc import Mapping, Sequence
-from functools import cache
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-import yaml
-
 from testbed.core.errors import InputError
 from testbed.core.model_files import did_you_mean_model, model_names
-from testbed.core.shapes import read_model
-from testbed.core.specs import ModelSpec
 from testbed.core.spelling import UnknownKey, did_you_mean
 from testbed.experiments.runs.choice_names import (
     ANY_SERVER,
@@ -33,14 +28,7 @@ from testbed.experiments.runs.choice_names import (
     names_of,
     plug_ins_of,
 )
-from testbed.experiments.runs.taken_values import BLOCK_SIZE, policy_takes
-from testbed.experiments.vllm_server.release_words import (
-    SYSTEM,
-    quoted,
-    release_chosen,
-    software_words,
-    words_of_groups,
-)
+from testbed.experiments.vllm_server.release_words import SYSTEM, quoted, words_of_system
 from testbed.run.override_words import key_of
 
 FOLDER = "--config-dir="
@@ -50,7 +38,6 @@ PUBLISHED = re.compile(r"[\w.-]+/[\w.-]+")  # OWNER/NAME
 NONE = ("null", "")
 ORDER = "scheduler.order"  # where an order of service is
 QUOTES = ("'", '"')
-POOL = ("server.num_blocks", "server.kv_memory_gib", "server.workspace_gib")
 WITH_MARKS = ("workload.mix", "faults")  # whose commas are no sweep, and whose semicolons no error
 LAUNCHER = "hydra/launcher"
 OF_HYDRA = ("hydra.run.dir", "hydra.sweep.dir", LAUNCHER)
@@ -145,7 +132,7 @@ def read_words(arguments: Sequence[str]) -> Words:
     texts = [quoted(part) for word in plain for part in published_models(word, folders)]
     by_key = chosen(texts)
     if by_key.get("system") == SYSTEM:
-        texts += [*software_words(by_key), *hybrid_words(by_key, folders)]
+        texts += words_of_system(by_key, folders)
     keys = [*by_key]
     parsed = [_parsed(text) for text in texts]
     choices = [word.checked(folders) for word in parsed if isinstance(word, Choice)]
@@ -285,58 +272,6 @@ def published_models(word: str, folders: Sequence[Path] = ()) -> list[str]:
         fp8 = "null" if meant.fp8_products is None else "true"
         words += [f"++model.weight_bits={meant.weight_bits:.17g}", f"++model.fp8_products={fp8}"]
     return words
-
-
-def hybrid_words(choices: Mapping[str, str], folders: Sequence[Path] = ()) -> list[str]:
-    """The policy that stands for vLLM's hybrid manager, for a model with windows or states under
-    vLLM's system; beside a policy without blocks, which the words choose, the pool in GiB.
-    """
-    if release_chosen(choices) is None:
-        return []
-    shape = _shape_chosen(choices.get("model", default_model()), folders)
-    if shape is None:
-        return []
-    if "policy" in choices:
-        return _words_without_blocks(choices, shape.name)
-    from testbed.vllm.pages import pages_of  # few runs are of vLLM's system
-
-    if not pages_of(shape, 1, 16).is_grouped:
-        return []
-    return [*words_of_groups(caches=True), *_pool_words(choices, shape.name)]
-
-
-def _shape_chosen(model: str, folders: Sequence[Path]) -> ModelSpec | None:
-    """The shape of an option of the group; None of a name that it does not have."""
-    if model in model_names():
-        return read_model(model)
-    if not is_named("model", model, folders):
-        return None
-    from testbed.experiments.vllm_server.named import model_named  # few models are the user's
-
-    return model_named(model, folders).shape
-
-
-def _words_without_blocks(choices: Mapping[str, str], model: str) -> list[str]:
-    """Words beside a policy that takes no block_size: none of the preset's, and the pool in GiB."""
-    if policy_takes(choices, BLOCK_SIZE):
-        return []
-    keys = {key.lstrip("~") for key in choices}
-    return [*([] if BLOCK_SIZE in keys else [f"~{BLOCK_SIZE}"]), *_pool_words(choices, model)]
-
-
-def _pool_words(choices: Mapping[str, str], model: str) -> list[str]:
-    """The pool that vLLM makes for this model, in GiB; nothing if the words give one."""
-    if any(key.startswith(POOL) for key in choices):
-        return []
-    pool = f"{{{model}: ${{vllm_server:pool_gib}}}}"
-    return ["null_blocks=0", f"server.kv_memory_gib={pool}"]
-
-
-@cache
-def default_model() -> str:
-    """The model of a run that names none."""
-    chosen_first = yaml.safe_load((CONF / "run.yaml").read_text(encoding="utf-8"))["defaults"]
-    return next(str(choice["model"]) for choice in chosen_first if "model" in choice)
 
 
 def _another_server(server: str, gpu: str, keys: Sequence[str]) -> list[str]:
