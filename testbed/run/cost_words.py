@@ -182,12 +182,16 @@ class Way(NamedTuple):
     name: str
     is_to_other_gpu: bool | None
 
-    def is_of(self, row: Mapping[str, str]) -> bool:
-        """True if a row's prediction came this way."""
-        return row["way"] == self.name and (
-            self.is_to_other_gpu is None
-            or (row["gpu"] != row["source_gpu"]) == self.is_to_other_gpu
-        )
+    @property
+    def rows(self) -> list[dict[str, str]]:
+        """The predictions that came this way from profiles that ship, or from none."""
+        return [
+            row
+            for row in left_out_rows()
+            if row["way"] == self.name
+            and row["source_by"] in (SHIPPED, "")
+            and self.is_to_other_gpu in (None, row["gpu"] != row["source_gpu"])
+        ]
 
 
 def way_of(fingerprint: Mapping[str, Any], gpu: GpuSpec) -> Way:
@@ -243,13 +247,7 @@ def _tested_by(way: Way, server: ServerSpec) -> list[list[dict[str, str]]]:
     """The predictions by this way, on one GPU or on several; before them those for this GPU, if
     other GPUs were tested too. Nothing if none was.
     """
-    rows = [
-        row
-        for row in left_out_rows()
-        if way.is_of(row)
-        and row["source_by"] in (SHIPPED, "")
-        and (row["num_gpus"] == "1") == (server.num_gpus == 1)
-    ]
+    rows = [row for row in way.rows if (row["num_gpus"] == "1") == (server.num_gpus == 1)]
     own = [row for row in rows if row["gpu"] == server.gpu.name]
     if 0 < len(own) < len(rows):
         return [own, rows]

@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 COUNT = Path(__file__).parents[1] / "helpers" / "count_functions.py"
-MOST_CALLS = 3_180  # of which the event loop has about 800
+MOST_CALLS = 3_200  # of which the event loop has about 800
 MOST_FUNCTIONS = 281  # that run before it; as many do
 
 
