@@ -16,6 +16,7 @@ OF_USER = ("RUN", "LOG", "FOLDER", "vllm --random", "fig2", "testbed check")
 SHORTER = {
     "capacity": ["--seeds", "1", "arrivals.duration_s=10"],
     "mend": ["--seeds", "1"],
+    "hits": ["arrivals.duration_s=60"],
 }
 # A line that is refused, and words of its message that end that refusal
 WAYS_OUT = {

@@ -41,9 +41,10 @@ def remedies():
     """Each remedy of the sources, {} for what a run fills in, with its file and line."""
     for top in SOURCES:
         for path in sorted((ROOT / top).rglob("*.py")):
-            if any(part.is_symlink() for part in path.parents):
+            text = path.read_text(encoding="utf-8")
+            if "remedy" not in text or any(part.is_symlink() for part in path.parents):
                 continue
-            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            for node in ast.walk(ast.parse(text)):
                 if isinstance(node, ast.Call):
                     place = f"{path.relative_to(ROOT)}:{node.lineno}"
                     yield from ((place, text) for text in _of_call(node))
@@ -100,6 +101,7 @@ def keys():
     for group in GROUPS:
         for path in (CONF / group).glob("*.yaml"):
             found |= set(_keys_in(path, f"{group}."))
+    found |= set(_keys_in(CONF / "software_times.yaml", "cost.software."))
     return found | set(_keys_in(CONF / "memory.yaml", "server."))
 
 
