@@ -149,17 +149,17 @@ class Log:
 
     def watch(self, kind, names):
         """A subclass that writes down every call and passes it on. Classes lead nowhere, so the log
-        is not found.
+        is not found, not even from a method that an object keeps.
         """
+        here = type("Here", (), {"log": self})
 
         def watched(name):
             method = getattr(kind, name)
 
             def call(this, *arguments, **options):
                 found = reached(this, arguments, options)
-                self.calls.append(
-                    (int(self.env.now), name, hashlib.sha1("\n".join(found).encode()).hexdigest())
-                )
+                digest = hashlib.sha1("\n".join(found).encode()).hexdigest()
+                here.log.calls.append((int(here.log.env.now), name, digest))
                 return method(this, *arguments, **options)
 
             return call
