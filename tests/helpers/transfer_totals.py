@@ -7,6 +7,7 @@ from testbed.core.request import PS
 from testbed.core.slots import DEVICE, HOST
 from testbed.cost.model import CostModel
 from testbed.cost.swap_overlap import swapped
+from testbed.experiments.runs.compose import configured
 from testbed.experiments.runs.run_folder import read_config
 from testbed.run.build import build
 from testbed.run.simulate import run_setup
@@ -38,8 +39,11 @@ class TransferTotals(CostModel):
 
 
 def simulated_seconds(folder):
-    """The seconds of swaps, loads and stores of a run that the engine served, by way."""
-    setup = build(replace(read_config(folder), engine=None))
+    """The seconds of swaps, loads and stores of a run that the engine served, by way. Its folder
+    states the costs as they were divided then: those of today's options are taken.
+    """
+    cost = configured(("server=h200", "~server.kv_memory_gib")).cost
+    setup = build(replace(read_config(folder), engine=None, cost=cost))
     totals = TransferTotals(setup.cost)
     run_setup(replace(setup, parts=replace(setup.parts, cost=totals)))
     return {way: ps / PS for way, ps in (+totals.ps).items()}
