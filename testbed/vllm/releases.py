@@ -372,6 +372,13 @@ class Release:
             "model_executor/models/llama_eagle3.py LlamaModel",
         ),
     ] = False
+    drafts_for_images: Annotated[
+        bool,
+        Fact(
+            "a whole model drafts for a model of images too; else such a server does not start",
+            "v1/spec_decode/llm_base_proposer.py SpecDecodeBaseProposer",
+        ),
+    ] = False
     caps_by_drafter: Annotated[
         bool,
         Fact(
@@ -489,6 +496,7 @@ V0_28 = replace(
     expert_row_tile=64,
     keeps_expert_scales=False,
     counts_states=True,
+    drafts_for_images=True,
     prefers_fp8=True,
     balances_usage=True,
     transformers=5,

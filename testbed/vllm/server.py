@@ -492,11 +492,19 @@ def _beside_drafter(
     reader: OptionReader, model: ModelSpec, num_gpus: int, speculation: "Speculation | None"
 ) -> ModelSpec:
     """The model with sequences that its drafter serves, in a release that has no others. Raises
-    InputError for a drafter whose heads the GPUs of the model do not divide.
+    InputError for a drafter whose heads the GPUs of the model do not divide, and for a whole model
+    beside one of images in a release that has no such drafts.
     """
     drafter = None if speculation is None else speculation.drafter(model)
-    if drafter is None:
+    if speculation is None or drafter is None:
         return model
+    is_whole = speculation.num_inserted > 0
+    if is_whole and model.vision_params and not reader.release.drafts_for_images:
+        raise reader.does_not_start(
+            "--speculative-config",
+            "a whole model does not draft for one of images",
+            "--language-model-only starts",
+        )
     if problem := drafter.heads_problem(num_gpus):
         raise reader.does_not_start("--speculative-config", f"{problem} ({drafter.name})")
     longest = drafter.max_len if reader.release.caps_by_drafter else model.max_len

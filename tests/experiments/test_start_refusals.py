@@ -23,6 +23,7 @@ LATENT = "vllm serve deepseek-ai/DeepSeek-V2-Lite --trust-remote-code --max-mode
 STATES = "vllm serve Qwen/Qwen3.5-9B --max-model-len 8192"
 MTP = """--speculative-config '{"method": "mtp", "num_speculative_tokens": 1}'"""
 NGRAM = """--speculative-config '{"method": "ngram", "num_speculative_tokens": 3}'"""
+VISION = "vllm serve Qwen/Qwen3-VL-8B-Instruct"
 QWEN, SMALL_QWEN = "vllm serve Qwen/Qwen2.5-3B-Instruct", "Qwen/Qwen2.5-0.5B-Instruct"
 
 
@@ -86,6 +87,7 @@ def fits(words, release="0.33"):
         (drafts("vllm serve mistralai/Mistral-7B-Instruct-v0.2", SMALL_QWEN), "0.28", "32,000"),
         (drafts("vllm serve google/gemma-3-27b-it", "google/gemma-3-1b-it"), "0.33", "262,208"),
         (drafts(f"{QWEN} -tp 4", SMALL_QWEN), "0.33", "14 attention heads"),
+        (drafts(VISION, "Qwen/Qwen3-0.6B"), "0.20", "language-model-only"),
         (eagle3("google/gemma-2-9b-it"), "0.33", "no hidden states"),
         (eagle3("google/gemma-2-9b-it"), "0.19", "no hidden states"),
         (eagle3("mistralai/Mixtral-8x7B-Instruct-v0.1"), "0.28", "no hidden states"),
@@ -129,6 +131,8 @@ def test_values_that_vllm_refuses_and_so_does_a_question_for_memory(words, optio
         (f"{IMAGES} -tp 16", "0.33"),
         (f"{MAMBA} -tp 8", "0.33"),
         (f"{LLAMA} --disable-sliding-window", "0.33"),
+        (drafts(VISION, "Qwen/Qwen3-0.6B"), "0.28"),
+        (drafts(f"{VISION} --language-model-only", "Qwen/Qwen3-0.6B"), "0.20"),
         (drafts(f"{QWEN} -tp 2", SMALL_QWEN), "0.33"),
         (drafts("vllm serve Qwen/Qwen2.5-14B-Instruct", "Qwen/Qwen2.5-7B-Instruct"), "0.33"),
         (drafts(f"{LLAMA}", "meta-llama/Llama-3.2-1B-Instruct"), "0.19"),
