@@ -6,12 +6,14 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
+from testbed.core.specs import ModelSpec
 from testbed.experiments.vllm_server.named import Named, gpu_named, model_named
 from testbed.experiments.vllm_server.named_server import started as one_that_starts
 from testbed.sglang.command import Command
 from testbed.sglang.option_table import notes_of
 from testbed.sglang.pool import class_of
 from testbed.sglang.server import Server, server_with
+from testbed.vllm.checkpoints import quantization_in
 
 PARALLELISM = "--tp-size"
 
@@ -31,8 +33,9 @@ def server_of(
     notes = notes_of(command, for_memory=for_memory)
     sheet = gpu_named(gpu, folders)
     named = model_named(command.values.get("--model-path"), folders)
-    server = server_with(command, named.shape, sheet, _class_of(named))
-    return replace(server, option=named.option, notes=notes)
+    server = server_with(command, _cached_by_sglang(named), sheet, _class_of(named))
+    cached = named.shape.kv_dtype_bytes
+    return replace(server, option=named.option, notes=notes, cached_bytes=cached)
 
 
 def started(
@@ -48,6 +51,16 @@ def started(
 def divided(command: Command, degree: int) -> Command:
     """The same command with another tensor parallelism."""
     return replace(command, values={**command.values, PARALLELISM: str(degree)})
+
+
+def _cached_by_sglang(named: Named) -> ModelSpec:
+    """The shape with the cache that SGLang makes: in the model's type, whatever scheme of a cache
+    llm-compressor's file has (configure_kv_cache_dtype).
+    """
+    is_json = named.config is not None and named.config.suffix == ".json"
+    values = quantization_in(named.config).values if named.config and is_json else {}
+    is_compressed = values.get("quant_method") == "compressed-tensors"
+    return replace(named.shape, kv_dtype_bytes=None) if is_compressed else named.shape
 
 
 def _class_of(named: Named) -> str:

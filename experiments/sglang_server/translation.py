@@ -50,7 +50,8 @@ def expand(command: str | None, others: Sequence[str], on_note: OnNote = print_n
         values["--chunked-prefill-size"] = "-1"
     gpu = choices.get("gpu", choices.get("server", "").partition("-x")[0])
     server = started(replace(read, values=values), gpu, folders)
-    words = [*overrides_of(server), *model_words(server.model, server.option)]
+    of_model = model_words(server.model, server.option, server.cached_bytes)
+    words = [*overrides_of(server), *of_model]
     lines = [" ".join(words)]
     if replaced := displaced(read.values, values):
         lines.append("; ".join(replaced))

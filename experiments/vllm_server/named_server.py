@@ -51,7 +51,9 @@ def server_of(
     speculative = speculative_of(drafts, named.shape, release, folders)
     speculation = None if speculative is None else speculative.speculation
     server = server_with(command, _checkpoint(named), sheet, release, of, speculation)
-    return replace(server, option=named.option, notes=notes, speculative=speculative)
+    cached = named.shape.kv_dtype_bytes
+    own = replace(server, option=named.option, cached_bytes=cached)
+    return replace(own, notes=notes, speculative=speculative)
 
 
 def _checkpoint(named: Named) -> Checkpoint:

@@ -204,7 +204,7 @@ def overrides_of(
         f"scheduler.max_num_seqs={server.limits.max_num_seqs}",
         f"policy.block_size={server.pages.block_size}",
         *_policy_words(server),
-        *model_words(server.model, option),
+        *model_words(server.model, option, server.cached_bytes),
         *_scheduler_words(server, command.values),
         *(() if speculative is None else speculative.words),
     ]
@@ -255,9 +255,10 @@ def _scheduler_words(server: Server, values: Mapping[str, str]) -> list[str]:
     return words
 
 
-def model_words(model: ModelSpec, option: str) -> list[str]:
+def model_words(model: ModelSpec, option: str, cached_bytes: int | None) -> list[str]:
     """Overrides for what the command changes of the model that ships under this name. Raises
-    InputError for weights of 32 bits: every measured and derived time is of 16 bits.
+    InputError for weights of 32 bits: every measured and derived time is of 16 bits. cached_bytes:
+    as of Server.
     """
     if model.dtype_bytes > HALF_BYTES:
         raise InputError(
@@ -276,6 +277,8 @@ def model_words(model: ModelSpec, option: str) -> list[str]:
         words += ["++model.fp8_products=true"]
     if model.kv_dtype_bytes is not None:
         words += [f"++model.kv_dtype_bytes={model.kv_dtype_bytes}"]
+    elif cached_bytes is not None:
+        words += ["++model.kv_dtype_bytes=null"]
     return words
 
 

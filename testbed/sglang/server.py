@@ -39,7 +39,7 @@ class Server:
     """The server of a command's options, and what follows from them.
 
     host: the pool behind it, with HiCache. option: our option with the model's shape. notes: what
-    was read and changes nothing.
+    was read and changes nothing. cached_bytes: of a cached value, as the option's file says.
     """
 
     model: ModelSpec
@@ -52,6 +52,7 @@ class Server:
     host: HostPool | None = None
     option: str = ""
     notes: tuple[str, ...] = ()
+    cached_bytes: int | None = None
 
 
 def server_with(command: Command, shape: ModelSpec, gpu: GpuSpec, kind: str) -> Server:

@@ -97,9 +97,10 @@ class Speculative(NamedTuple):
 class Server:
     """The server of a command's options, and what follows from them.
 
-    option: our option with the model's shape. values: the options. notes: what was read and changes
-    nothing. offloading: the cache below the device; None: there is none. stages: of a pipeline, one
-    without; pool and pages are those of the stage whose pool is the smallest.
+    option: our option with the model's shape. cached_bytes: of a cached value, as its file says;
+    None: those of the model. values: the options. notes: what was read and changes nothing.
+    offloading: the cache below the device; None: there is none. stages: of a pipeline, one without;
+    pool and pages are those of the stage whose pool is the smallest.
     """
 
     release: Release
@@ -113,6 +114,7 @@ class Server:
     values: Mapping[str, str]
     stages: Sequence[Stage]
     option: str = ""
+    cached_bytes: int | None = None
     notes: tuple[str, ...] = ()
     speculative: Speculative | None = None
     drafter: DrafterMemory = NO_DRAFTER

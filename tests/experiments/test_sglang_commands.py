@@ -1,5 +1,6 @@
 """`--from-sglang`: what a command of SGLang's server is as overrides, and what it refuses."""
 
+import json
 from importlib.util import find_spec
 
 import pytest
@@ -14,9 +15,12 @@ from testbed.experiments.cli.hits import hits
 from testbed.experiments.cli.plan import Written, plan
 from testbed.experiments.cli.served_command import ServedCommand
 from testbed.experiments.plan.space import candidate_of, deployments
+from testbed.experiments.real.lockstep.config_variations import QUANTIZED
+from testbed.experiments.real.lockstep.model_configs import config_of
 from testbed.experiments.sglang_server.answer import fit_of
 from testbed.experiments.sglang_server.translation import expand
 from testbed.experiments.vllm_server.named import gpu_named
+from testbed.experiments.vllm_server.translation import expand as of_vllm
 from testbed.run.result import front_end
 from testbed.sglang.command import PARSER, parser_options
 from testbed.sglang.memory import Graphs, Limits, ServerMemory, size_of, static_fraction
@@ -209,6 +213,31 @@ def test_fits_takes_the_shape_of_a_model_that_is_alike():
 def test_fits_names_the_type_of_cached_values(capsys, options, dtype):
     fits(f"{MODEL} {options}", "gpu=h100-80gb")
     assert f"KV Cache is allocated. dtype: torch.{dtype}, " in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("server", "options", "cached"),
+    [
+        ("sglang", "", "null"),  # SGLang reads no scheme of a cache of llm-compressor's files
+        ("sglang", "--kv-cache-dtype fp8_e4m3", "1"),
+        ("sglang", "--kv-cache-dtype bf16", "null"),
+        ("vllm", "", "1"),
+        ("vllm", "--kv-cache-dtype bfloat16", "null"),
+    ],
+)
+def test_a_run_caches_the_type_of_the_server_and_not_that_of_the_checkpoint(
+    tmp_path, server, options, cached
+):
+    """SGLang 0.5.23's own pool of these files on an H100 is 465,472 tokens, in FP8 930,944."""
+    config = config_of("llama-3.1-8b") | {"quantization_config": QUANTIZED["compressed-kv"]}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    if server == "sglang":
+        command = f"sglang serve --model-path {tmp_path} {options}"
+        words, num_tokens = expand(command, GPU), {"null": 465472, "1": 930944}[cached]
+        assert f"server.num_blocks={num_tokens}" in words
+    else:
+        words = of_vllm(f"vllm serve {tmp_path} --max-model-len 512 {options}", GPU)
+    assert f"++model.kv_dtype_bytes={cached}" in words
 
 
 def test_the_pool_is_as_a_log_says_from_what_it_measured():
