@@ -108,7 +108,7 @@ class Outputs:
         for draft in plan.drafts:
             request_id = draft.group.request_id
             num_generated = draft.group.num_generated + 1 + accepted.get(request_id, 0)
-            if not draft.is_over and num_generated == self.lengths[request_id]:
+            if num_generated == self.lengths.get(request_id) and not draft.is_over:
                 ended.append(request_id)
         return tuple(ended)
 

@@ -73,10 +73,11 @@ class InTurn:
         while turn < len(running) and self._budget > 0:
             group = running[turn]
             turn += 1
-            num_tokens = self._num_tokens(group)
+            num_computed = _num_computed(group)
+            num_tokens = self._num_tokens(group, num_computed)
             if num_tokens <= 0:
                 continue
-            while not self._has_slots(group, num_tokens, plan):
+            while not self._has_slots(group, num_computed + num_tokens, plan):
                 victim = self._victim()
                 turn -= self._turns_lost(victim, running.index(victim) < turn)
                 running.remove(victim)
@@ -88,23 +89,20 @@ class InTurn:
             elif not self.release.serves_behind_victims:
                 return
 
-    def _num_tokens(self, group: SequenceGroup) -> int:
-        """Tokens that the group computes in this iteration."""
+    def _num_tokens(self, group: SequenceGroup, num_computed: int) -> int:
+        """Tokens that the group computes in this iteration, behind num_computed ones."""
         if group.status is FINISHED:  # its last iteration is in flight
             return 0
-        fitting = self.max_len - 1 - _num_computed(group)
+        fitting = self.max_len - 1 - num_computed
         if group.todo:
             return min(self.prompts.chunk_of(group, self._budget), fitting)
         wanted = 1 + self.drafts.num_drafts(group)
         return min(wanted, self.prompts.max_chunk_tokens, self._budget, fitting)
 
     def _has_slots(self, group: SequenceGroup, num_tokens: int, plan: Plan) -> bool:
-        """Give the group slots for num_tokens more tokens and the look-ahead; whether it has
-        them.
-        """
+        """Give the group slots for num_tokens tokens and the look-ahead; whether it has them."""
         seq, memory = group.sequences[0], self.state.memory
-        needed = _num_computed(group) + num_tokens + self.drafts.num_lookahead
-        needed = min(needed, self.max_len)
+        needed = min(num_tokens + self.drafts.num_lookahead, self.max_len)
         if memory.layered is not None and memory.serves_in_turn is not None:
             memory.serves_in_turn.reserve_in_turn([(seq, max(needed - seq.num_slots, 0))])
         return self.state.ensure_slots([seq], needed, plan) or (
