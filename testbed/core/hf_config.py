@@ -117,6 +117,8 @@ def text_of(config: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
         outer = {key: config[key] for key in types()["outer"] if key in config}
         named = types()["text"].get(kind)
         text = {**outer, **({"model_type": named} if named else {}), **inner}
+        if outer.get(QUANTIZATION):
+            text[QUANTIZATION] = outer[QUANTIZATION]  # vLLM reads that of the text behind it
     else:
         text.pop("vision_config", None)
         if kind in types()["flat"]:

@@ -28,14 +28,15 @@ def layer_kinds(fields: Fields, kind: str, num_layers: int) -> list[str]:
         return _kinds_of_class(fields, kind, num_layers)
     if kind in types_with("latent") and isinstance(listed, list):
         listed = [FULL if name == SPARSE else name for name in listed]
-    allowed = {FULL, WINDOWED, CHUNKED if kind == "llama4" else FULL}
+    allowed = [FULL, WINDOWED, *([CHUNKED] if kind == "llama4" else [])]
     if kind in types_with("delta_net"):
-        allowed = {FULL, STATE}
+        allowed = [FULL, STATE]
     if kind in types_with("unlisted") and listed != _kinds_of_class(fields, kind, num_layers):
         raise fields.refusal(
             "layer_types", "a release's class does not read it, and has other layers"
         )
-    if not isinstance(listed, list) or len(listed) < num_layers or not set(listed) <= allowed:
+    is_list = isinstance(listed, list) and all(name in allowed for name in listed)
+    if not is_list or len(listed) < num_layers:
         raise InputError(
             key=f"{fields.path}: layer_types",
             problem=f"must list {num_layers} of {', '.join(sorted(allowed))}",

@@ -80,7 +80,7 @@ def quantization_in(path: Path) -> Quantization:
     """The quantization of a config.json."""
     config = contents_of(path)
     text, _ = text_of(config)
-    quantised = config.get(QUANTIZATION) or text.get(QUANTIZATION)
+    quantised = text.get(QUANTIZATION)
     values = quantised if isinstance(quantised, Mapping) else {}
     dtypes = (each.get(key) for each in (text, config) for key in ("torch_dtype", "dtype"))
     dtype = next((str(name) for name in dtypes if name), "")

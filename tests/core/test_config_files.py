@@ -449,6 +449,7 @@ def test_a_length_of_the_tokenizer_decides_and_of_others_the_smallest(shape, mor
         (SPARSE | {"index_topk_freq": 2}, "index_topk_freq"),
         (SPARSE | {"index_topk_pattern": "FS"}, "index_topk_pattern"),
         (SPARSE | {"layer_types": ALTERNATING, "sliding_window": 512}, "layer_types"),
+        (GEMMA | {"layer_types": [["full_attention"]] * 32}, "layer_types"),
         (GEMMA | {"layer_types": ALTERNATING, "sliding_window": 512}, "layer_types"),
         (LLAMA | {"model_type": "qwen2", "head_dim": 96}, "head_dim"),
     ],

@@ -109,6 +109,15 @@ def test_an_encoder_of_images_is_left_in_16_bits(file_of, model, quantization, l
         refuses("encoder of images", model_of, path)
 
 
+def test_a_quantization_of_the_whole_file_is_before_that_of_its_text(file_of):
+    """As vLLM 0.33 reads Kimi-K2.5's with both: 40% more bytes by the outer one."""
+    config = json.loads(json.dumps(PUBLISHED["kimi-k2.5"]["config"]))
+    assert config["text_config"]["quantization_config"]["config_groups"]
+    both = model_of(file_of(COMPRESSED, config))
+    del config["text_config"]["quantization_config"]
+    assert model_of(file_of(COMPRESSED, config)).weight_bytes == both.weight_bytes
+
+
 def test_the_output_projection_may_be_quantised_too(file_of):
     """As vLLM 0.33's own classes start: 4 bits and a group's share, or ModelOpt's 8."""
     packed = model_of(file_of({**GPTQ, "lm_head": True}))
