@@ -31,7 +31,7 @@ def lines_of(answer: "CapacityAnswer", varied: str = "") -> list[str]:
         )
     needed = f"{100 * answer.share:g}% of the requests meet the SLO"
     lines = [part_words(answer.about)] if answer.about else []
-    lines.append(f"capacity: {text} at which {needed}: {how}")
+    lines.append(f"capacity: {text} at which {needed}: {how}{_by_costs(answer)}")
     if answer.too_long:
         too_long = f"{100 * answer.too_long:.3g}% of the requests"
         lines.append(f"  {too_long} are longer than the server takes: it rejects them at any rate")
@@ -86,13 +86,20 @@ def _seed_line(of_seed: "SeedCapacity") -> str:
     )
 
 
+def _by_costs(answer: "CapacityAnswer") -> str:
+    """The range of the rate over the errors of the costs, or that it is not known."""
+    for found in answer.intervals:
+        if found.metric == "rate":
+            rates = f"{found.lowest:.3g} to {found.highest:.3g} req/s"
+            return f"; by the error of the costs {rates} (seed {found.seed})"
+    return "; the error of the costs comes on top (--sensitivity)" if answer.costs else ""
+
+
 def _sensitivity_lines(answer: "CapacityAnswer", varied: str) -> list[str]:
-    """The interval of each seed, with what was varied."""
-    lines = [f"how sensitive: {varied}"] if answer.intervals else []
-    for interval_of_seed in answer.intervals:
-        low, high = interval_of_seed.lowest, interval_of_seed.highest
-        text = f"{low:.3g} to {high:.3g} req/s, by costs"
-        if interval_of_seed.metric == "share_inside":
-            text = f"{100 * low:.1f} to {100 * high:.1f}% inside at the rate found"
-        lines.append(f"  seed {interval_of_seed.seed}: {text}")
-    return lines
+    """The interval of the share inside, with what was varied."""
+    return [
+        f"how sensitive: {100 * found.lowest:.1f} to {100 * found.highest:.1f}% inside at the rate "
+        f"found (seed {found.seed}): {varied}"
+        for found in answer.intervals
+        if found.metric == "share_inside"
+    ]

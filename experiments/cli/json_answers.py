@@ -250,7 +250,7 @@ class CapacityAnswer:
         about: the model, its GPUs and the workload
         first_tokens: what TTFT is with prefill apart, and how long hand-overs take; empty without
         seeds: the capacity with each seed
-        intervals: with `--sensitivity` two rows for each seed
+        intervals: with `--sensitivity` two rows, of the first seed
     """
 
     rate: float

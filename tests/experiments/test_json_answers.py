@@ -79,6 +79,10 @@ def test_every_listed_option_is_in_the_table_too(testbed):
         assert re.search(rf"│ {choice['kind']} +│ {re.escape(choice['name'])} ", table), choice
 
 
+def _first_lines(table):
+    return [line for line in table.splitlines() if line.startswith("capacity: ")]
+
+
 def test_capacity_answers_with_every_tried_rate(testbed):
     words = ("capacity", "slo.ttft_s=0.5", "arrivals.duration_s=20", "--precision", "0.5")
     code, printed, progress = testbed(*words, "--seeds", "2", "--json")
@@ -98,6 +102,8 @@ def test_capacity_answers_with_every_tried_rate(testbed):
     table = testbed(*words, "--seeds", "2")[1]
     assert "95% interval of 2 seeds" in table
     assert "error when tested" in table
+    (first,) = _first_lines(table)
+    assert "--sensitivity" in first  # the interval is of the seeds alone
 
 
 def test_capacity_of_one_seed_says_that_its_error_is_unknown(testbed):
@@ -117,6 +123,9 @@ def test_capacity_says_how_sensitive_it_is(testbed):
     for interval in answer["intervals"]:
         assert interval["lowest"] <= of_seed[interval["metric"]] <= interval["highest"]
     assert [interval["metric"] for interval in answer["intervals"]] == ["rate", "share_inside"]
+    low, high = (answer["intervals"][0][end] for end in ("lowest", "highest"))
+    (first,) = _first_lines(testbed(*words, "seed=3", "--sensitivity")[1])
+    assert f"{low:.3g} to {high:.3g} req/s" in first
     fails = ("faults=engine 0 at 1 s", "replicas=2", "--sensitivity")
     assert "faults: --sensitivity" in testbed.refused(*words, *fails)
 
