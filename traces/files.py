@@ -101,6 +101,10 @@ def read_header(path: str) -> list[str]:
 
 def _check_header(path: str, header: Sequence[str]) -> None:
     """Raise InputError for a file of another kind by its first line."""
+    if not header:
+        raise InputError(
+            key=path, problem="its first line is empty", remedy="begin with the names of columns"
+        )
     if header[0].startswith(("# HELP", "# TYPE")):
         raise InputError(
             key=path,

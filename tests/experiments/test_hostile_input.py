@@ -180,6 +180,7 @@ FILES = {
     "csv": {
         "an empty file": ("", ()),
         "no rows": (LENGTHS, ()),
+        "an empty first line": (f"\n{LENGTHS}3,4\n", ("first line",)),
         "a column is missing": ("input_tokens,out\n1,2\n", ("'output_tokens'",)),
         "a mistyped column": (
             "input_tokens,output_tokens,arrivals_s\n5,3,0\n",
