@@ -39,7 +39,8 @@ class ServedCommand:
     @property
     def names(self) -> tuple[str, ...]:
         """The names under which the command serves its model; none without a command."""
-        name = self._values.get(NAME, self._values.get("--model-path"))
+        model, values = self._read
+        name = values.get(NAME, model)
         if name is None:
             return ()
         return (name,) if self.from_vllm is None else tuple(name.split())
@@ -47,20 +48,22 @@ class ServedCommand:
     @property
     def states_pool(self) -> bool:
         """True if the command gives the size of its pool."""
-        return not POOLS.isdisjoint(self._values)
+        _, values = self._read
+        return not POOLS.isdisjoint(values)
 
     @property
-    def _values(self) -> Mapping[str, str]:
-        """The options of the command by name, its model among them; empty without a command."""
+    def _read(self) -> tuple[str | None, Mapping[str, str]]:
+        """The model of the command, and its options by name; neither without a command."""
         from testbed.sglang import command as of_sglang
         from testbed.vllm import command as of_vllm
 
         if self.from_vllm is not None:
             command = of_vllm.read_command(self.from_vllm)
-            return {**({"--model-path": command.model} if command.model else {}), **command.values}
+            return command.model, command.values
         if self.from_sglang is not None:
-            return of_sglang.read_command(self.from_sglang).values
-        return {}
+            values = of_sglang.read_command(self.from_sglang).values
+            return values.get("--model-path"), values
+        return None, {}
 
     def check(self) -> None:
         """Raise InputError for both."""

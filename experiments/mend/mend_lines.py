@@ -148,8 +148,8 @@ def _no_option(mending: Mending) -> str:
     name = mending.goal.number
     gain = f"betters {name} by {RELEVANT:.0%} or more"
     remedy = " (--seeds N with more, or a longer run)"
-    if of_vllm := [of for of in mending.better if of.change.is_proposed]:
-        leaving = of_vllm[0]
+    if proposed := [of for of in mending.better if of.change.is_proposed]:
+        leaving = proposed[0]
         gain = "ends them and " + gain
         remedy += (
             f"; {leaving.change.name} betters {name} and leaves {_left(leaving, mending)}, which "

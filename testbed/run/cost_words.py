@@ -175,8 +175,8 @@ def _errors(rows: Sequence[Mapping[str, str]], columns: Mapping[str, str]) -> st
 
 
 class Way(NamedTuple):
-    """A way to derive costs: its name in the table, and if it goes to another GPU (None: from no
-    profile).
+    """A way to derive costs: its name in the table, and if it goes to another GPU (None: either, or
+    from no profile).
     """
 
     name: str

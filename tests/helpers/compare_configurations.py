@@ -85,7 +85,12 @@ DELIBERATE = tuple(
         (r"model\.experts\.step", ABSENT, "1", DEFAULT),
         (r"model\.latent\.packed_bytes", ABSENT, "0", DEFAULT),
         (r"model\.(latent\.prefers_fp8|copied_bits)", ABSENT, "null", DEFAULT),
-        (r"model\.(\w+_params|layer_order|rope\.\w+|chunks\.\w+|states\.\w+)", ABSENT, ANY, FACTS),
+        (
+            r"model\.(\w+_params|eagle3_since|layer_order|rope\.\w+|chunks\.\w+|states\.\w+)",
+            ABSENT,
+            ANY,
+            FACTS,
+        ),
         (
             r"model\.(has|needs|caps|masks|drafts|gated|repeats|routes|copies)_\w+",
             ABSENT,

@@ -10,11 +10,15 @@ from typing import NamedTuple
 import numpy as np
 
 from testbed.core.errors import InputError
+from testbed.core.model_files import model_names
 from testbed.core.request import Column
+from testbed.core.specs import GpuSpec
 from testbed.cost.profile import read_profile
 from testbed.experiments.real.importers.known_shapes import gpu_of_device
 from testbed.experiments.real.validation.log_replay import PROFILE_COST
+from testbed.experiments.runs.model_naming import name_of
 from testbed.experiments.runs.words import chosen
+from testbed.memory.groups.grouped import Grouped
 from testbed.run.config import RunConfig, ServerConfig, defaults_of
 from testbed.run.machine import block_size_of
 from testbed.run.parts import Part, locate
@@ -82,8 +86,12 @@ def doubts(log: VllmLog, config: RunConfig) -> Iterator[str]:
 
 def _finds_prompts(policy: Part) -> bool:
     """True if the policy has a prefix cache, to which prompts are published."""
+    return callable(getattr(_class_of(policy), "publish", None))
+
+
+def _class_of(policy: Part) -> type:
     target = locate(policy.target, "policy") if isinstance(policy.target, str) else policy.target
-    return callable(getattr(target, "publish", None))
+    return target if isinstance(target, type) else type(target)
 
 
 def recurrence(prompt_len: Column) -> tuple[int, float] | None:
@@ -156,14 +164,14 @@ def _stated(log: VllmLog, config: RunConfig) -> LoggedServer:
 
 
 def _of_its_record(log: VllmLog, config: RunConfig) -> LoggedServer:
-    """The server with the number of KV blocks in meta.json, or with its pool in GiB, or with as
-    many as its memory leaves.
+    """The server with the number of KV blocks in meta.json, or with as many as its memory leaves;
+    a pool of groups, whose pages are no blocks of all layers, stays as it is.
     """
-    blocks, name = _recorded_blocks(log, config), config.model.name
+    blocks = _recorded_blocks(log, config)
     if blocks is None:
         return _assumed(config)
-    if name in config.server.kv_memory_gib:
-        pool = f"the {config.server.kv_memory_gib[name]:.2f} GiB of server.kv_memory_gib"
+    if issubclass(_class_of(config.policy), Grouped):
+        pool = _source(config.server, config.model.name)
         return LoggedServer(config, [f"meta.json says {blocks:,} KV blocks, simulated with {pool}"])
     return LoggedServer(_with_blocks(config, blocks), [f"meta.json: {blocks:,} KV blocks"])
 
@@ -210,16 +218,18 @@ def _source(server: ServerConfig, model: str) -> str:
 def _with_blocks(config: RunConfig, blocks: int) -> RunConfig:
     """The config with this number of blocks in place of a share of the memory."""
     usual = defaults_of(ServerConfig)
-    computing = {name: usual[name] for name in ("memory_utilization", "workspace_gib")}
+    computing = {
+        name: usual[name] for name in ("memory_utilization", "workspace_gib", "kv_memory_gib")
+    }
     return replace(config, server=replace(config.server, num_blocks=blocks, **computing))
 
 
 def _other_options(log: VllmLog, config: RunConfig) -> Iterator[str]:
     """Facts and options of the server that the log's meta.json gives another value."""
     gpu, model = log.meta.get("gpu"), log.meta.get("model")
-    if isinstance(gpu, str) and gpu_of_device(gpu) != config.server.gpu:
+    if isinstance(gpu, str) and not _is_device(gpu, config.server.gpu):
         yield f"meta.json says {gpu}, simulated with {config.server.gpu.name}"
-    if isinstance(model, str) and config.model.name not in model.lower():
+    if isinstance(model, str) and model.strip() and not _is_model(model, config.model.name):
         yield f"meta.json says {model}, simulated with {config.model.name}"
     logged = log.meta.get("engine_kwargs") or {}
     for key in LIMITS:
@@ -235,6 +245,17 @@ def _other_options(log: VllmLog, config: RunConfig) -> Iterator[str]:
     if caches not in (None, _finds_prompts(config.policy)):
         here = "without one" if caches else "with a prefix cache"
         yield f"meta.json says enable_prefix_caching {caches}, simulated {here}"
+
+
+def _is_device(device: str, gpu: GpuSpec) -> bool:
+    """True if a device, by its driver's name or ours, is this GPU."""
+    known = gpu_of_device(device)
+    return device == gpu.device or (known is not None and known.name == gpu.name)
+
+
+def _is_model(words: str, name: str) -> bool:
+    """True if the first of these words names this shape."""
+    return name_of(words.split()[0], model_names()).model == name
 
 
 def _ring(config: RunConfig) -> list[str]:
