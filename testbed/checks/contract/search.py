@@ -175,7 +175,7 @@ class Harness(Moves):
                 continue
             num_left -= num_tokens
             if num_left < 0:  # a policy that grants slots it has not would never refuse
-                self.questions.check()
+                self.witness.check_usage()
         self.run_plan()
         for request_id in [i for i in self.groups if i not in before]:
             self.release(self.groups[request_id])
