@@ -179,7 +179,6 @@ def test_a_policy_without_blocks_has_the_bytes_of_the_others_pool(cheap, rules):
 
 
 @pytest.mark.usefixtures("few_requests")
-@pytest.mark.usefixtures("few_requests")
 def test_the_example_policy_plays_and_a_slow_one_learns_why(cheap, monkeypatch, tmp_path):
     monkeypatch.setattr(arena_games, "EXAMPLES", 5)  # of a policy that keeps the contract
     entrant = admitted("example_policy:Slabs", RULES)
