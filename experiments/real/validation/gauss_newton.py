@@ -1,4 +1,4 @@
-"""Nonlinear least squares by Gauss-Newton steps, with unknowns that must not be negative."""
+"""Nonlinear least squares by Gauss-Newton steps: times that must not be negative, and a factor."""
 
 from collections.abc import Callable, Iterator, Sequence
 from itertools import combinations
@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-FARTHEST = 2.0  # a step multiplies or divides a slowness by this at most
+FARTHEST = 2.0  # a step multiplies or divides the factor by this at most
 MAX_ROUNDS = 15
 ENOUGH = 1e-3  # share of the squared error that a round must remove to count as progress
 PATIENCE = 3  # rounds in a row without progress, after which the fit ends
@@ -33,20 +33,20 @@ class Point(NamedTuple):
         return float(self.rest @ self.rest)
 
 
-def descend(at: Callable[[Matrix], Point], start: Matrix, scale: Matrix, num_times: int) -> Point:
+def descend(at: Callable[[Matrix], Point], start: Matrix, scale: Matrix) -> Point:
     """Take Gauss-Newton steps from `start`; return the best point.
 
-    The first num_times unknowns are at least 0; each other one changes by a factor of FARTHEST at
-    most. A step is shortened if that helps. If no length helps, the whole step is taken, because
-    another schedule may make a good step look bad. The search ends after PATIENCE rounds without
-    progress.
+    The last unknown is the factor, which a step changes by FARTHEST at most; the others are times
+    of at least 0. A step is shortened if that helps. If no length helps, the whole step is taken,
+    because another schedule may make a good step look bad. The search ends after PATIENCE rounds
+    without progress.
     """
     here = best = at(start)
     rounds_without_progress = 0
     for _ in range(MAX_ROUNDS):
-        target = _least_squares(here, scale, num_times)
-        slowness = here.values[num_times:]
-        target[num_times:] = target[num_times:].clip(slowness / FARTHEST, slowness * FARTHEST)
+        target = _least_squares(here, scale)
+        factor = here.values[-1]
+        target[-1] = target[-1].clip(factor / FARTHEST, factor * FARTHEST)
         tried = [at(here.values + share * (target - here.values)) for share in SHARES]
         nearest = min(tried, key=lambda point: point.error)
         here = nearest if nearest.error < here.error else tried[0]
@@ -58,7 +58,7 @@ def descend(at: Callable[[Matrix], Point], start: Matrix, scale: Matrix, num_tim
     return best
 
 
-def _least_squares(here: Point, scale: Matrix, num_times: int) -> Matrix:
+def _least_squares(here: Point, scale: Matrix) -> Matrix:
     """The minimum of the linear model at `here` with no time below zero.
 
     Each subset of the times is tried with the other times at zero; the best solution without a
@@ -66,15 +66,14 @@ def _least_squares(here: Point, scale: Matrix, num_times: int) -> Matrix:
     """
     values, rest, jacobian = here
     target = jacobian @ values - rest
-    num_slownesses = len(values) - num_times
     best, least_error = values, np.inf
-    for is_free in _subsets(num_times):
-        free = np.flatnonzero([*is_free, *[True] * num_slownesses])
+    for is_free in _subsets(len(values) - 1):
+        free = np.flatnonzero([*is_free, True])
         columns = jacobian[:, free] * scale[free]
         solution = np.zeros(len(values))
         solution[free] = scale[free] * np.linalg.lstsq(columns, target, rcond=None)[0]
         error = float(((jacobian @ solution - target) ** 2).sum())
-        if solution[:num_times].min(initial=0.0) >= 0 and error < least_error:
+        if solution[:-1].min(initial=0.0) >= 0 and error < least_error:
             best, least_error = solution, error
     return best
 

@@ -91,7 +91,7 @@ class Fitted:
 
     @property
     def alike(self) -> Correlations:
-        """Pairs that these logs cannot separate, with their correlation."""
+        """Pairs that this log cannot separate, with their correlation."""
         return {pair: value for pair, value in self.correlations.items() if abs(value) > ALIKE}
 
 
@@ -113,12 +113,7 @@ def _best_point(problem: Problem) -> Point:
     """The better end of two descents: from all times at zero, and from a fit to TPOT alone."""
 
     def descend_from(start: Matrix, kinds: slice) -> Point:
-        return descend(
-            lambda values: _point_at(problem, values, kinds),
-            start,
-            problem.scale,
-            len(problem.names),
-        )
+        return descend(lambda values: _point_at(problem, values, kinds), start, problem.scale)
 
     as_the_profile = np.array([0.0] * len(problem.names) + [1.0])
     after_tpot = descend_from(as_the_profile, TPOT).values
