@@ -18,16 +18,10 @@ from testbed.experiments.real.vllm_engine.graph_fit import (
 from testbed.experiments.real.vllm_engine.launch_fit import (
     LaunchFit,
     continued,
-    curves_of_prompts,
     level,
+    prompts_by_size,
 )
-from testbed.experiments.real.vllm_engine.launch_terms import (
-    Curve,
-    Curves,
-    by_none,
-    curves_by_terms,
-    unseen_ms,
-)
+from testbed.experiments.real.vllm_engine.launch_terms import Curve, OfPrompts, prompts_by_terms
 from testbed.experiments.real.vllm_engine.prompt_fit import PromptFit
 from testbed.experiments.real.vllm_engine.smooth import (
     Fit,
@@ -42,31 +36,28 @@ Beside = Callable[[PromptFit, pd.DataFrame, DecodeFit, LaunchFit, int], PromptFi
 
 
 class Form(NamedTuple):
-    """prompts: curves of their launches. beyond: a curve of decodes' launches with what is beyond
+    """prompts: their launches. beyond: a curve of decodes' launches with what is beyond
     its largest batch. of_decodes: their computing, from medians by size. alone: the fit of lone
     prompts beyond the graphs, among which those that take the host as long as the GPU are outliers.
     within_graphs: the computing of prompts in them; empty if it is that of as many decodes.
-    beside: prompts beyond them, with decodes. unseen: launches of a number of tokens the first
-    time.
+    beside: prompts beyond them, with decodes.
     """
 
-    prompts: Curves
+    prompts: OfPrompts
     beyond: Callable[[Curve], Curve]
     of_decodes: Callable[[Sequence[float]], Floats]
     alone: Fit
     within_graphs: Within
     beside: Beside
-    unseen: Callable[[pd.DataFrame, int], float]
 
 
 OF_SUMS = Form(
-    prompts=curves_by_terms,
+    prompts=prompts_by_terms,
     beyond=continued,
     of_decodes=with_slow_kernels,
     alone=least_absolute,
     within_graphs=fit_within_graphs,
     beside=beside_decodes,
-    unseen=unseen_ms,
 )
 # of the profiles that ship
-BY_SIZE = Form(curves_of_prompts, level, rising, least_squares, as_decodes, as_alone, by_none)
+BY_SIZE = Form(prompts_by_size, level, rising, least_squares, as_decodes, as_alone)

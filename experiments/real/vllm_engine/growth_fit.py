@@ -10,7 +10,7 @@ from typing import Any
 import pandas as pd
 
 from testbed.experiments.real.vllm_engine.decode_fit import DecodeFit
-from testbed.experiments.real.vllm_engine.launch_fit import OVER, curves_of_prompts
+from testbed.experiments.real.vllm_engine.launch_fit import OVER, prompts_by_size
 from testbed.experiments.real.vllm_engine.launch_terms import Curve
 from testbed.experiments.real.vllm_engine.prompt_fit import PromptFit
 
@@ -31,7 +31,7 @@ def fit_growth(
     short = behind[behind.hidden_ms < lone.launch.median()]
     every = pd.concat([lone.assign(is_seen=True), short.assign(launch=short.before_ms)])
     is_large = every.num_tokens > largest_graph
-    return curves_of_prompts(_pooled(every, is_large), largest_graph)
+    return prompts_by_size(_pooled(every, is_large), largest_graph).curves
 
 
 def _seen(

@@ -13,11 +13,7 @@ import numpy as np
 import pandas as pd
 
 from testbed.experiments.real.vllm_engine.decode_fit import DecodeFit
-from testbed.experiments.real.vllm_engine.launch_terms import (
-    MOST,
-    Curve,
-    Curves,
-)
+from testbed.experiments.real.vllm_engine.launch_terms import MOST, Curve, OfPrompts, PromptLaunches
 from testbed.experiments.real.vllm_engine.smooth import least_absolute, rising
 
 OVER = 1.1  # a launch that ends later than so many predicted times of the iteration before is seen
@@ -57,9 +53,8 @@ def fit_launches(
     among: pd.DataFrame,
     decodes: DecodeFit,
     largest_graph: int,
-    curves: Curves,
+    of_prompts: OfPrompts,
     beyond: Callable[[Curve], Curve],
-    unseen: Callable[[pd.DataFrame, int], float],
 ) -> LaunchFit:
     """Curves that rise with the sequences. Of prompts, iterations within the graphs stand for all
     up to the largest graph, and larger ones for all others.
@@ -72,7 +67,7 @@ def fit_launches(
     handed_out = seen.assign(launch=seen.before_ms + seen.handed_ms, slowness=slowness)
     alone = lone.assign(is_seen=True, slowness=1.0, is_unseen=False)
     every = pd.concat([alone, handed_out])
-    prompts, unseen_ms = curves(every, largest_graph), unseen(every, largest_graph)
+    prompts, unseen_ms = of_prompts(every, largest_graph)
     seen = seen[seen.is_seen & (seen.decodes > 0)]
     computing = _computing(seen, "decodes", "decode_context", decodes)
     behind = seen.assign(
@@ -101,13 +96,14 @@ def continued(curve: Curve) -> Curve:
     return curve if last >= MOST else {**curve, MOST: float(beyond)}
 
 
-def curves_of_prompts(every: pd.DataFrame, largest_graph: int) -> dict[int, Curve]:
-    """The curve of the iterations within the graphs, and of those beyond, by the most tokens."""
+def prompts_by_size(every: pd.DataFrame, largest_graph: int) -> PromptLaunches:
+    """Launches of iterations within the graphs and beyond; an unseen number of tokens is as any."""
     bounds = {False: largest_graph, True: int(every.num_tokens.max())}
-    return {
+    curves = {
         bounds[bool(is_large)]: _medians(kind)
         for is_large, kind in every.groupby(every.num_tokens > largest_graph)
     }
+    return PromptLaunches(curves)
 
 
 def _least(behind: pd.DataFrame, column: str) -> Curve:

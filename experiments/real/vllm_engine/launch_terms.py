@@ -18,7 +18,18 @@ FEW = 32  # requests up to which one more may cost more than beyond
 MOST = 1024  # requests up to which launches are tabulated
 TABULATED = (1, 2, 4, 8, 16, FEW, 48, 64, 96, 128, 192, 256, 384, 512, 768, MOST)
 Curve = dict[int, float]
-Curves = Callable[[pd.DataFrame, int], dict[int, Curve]]
+
+
+class PromptLaunches(NamedTuple):
+    """Milliseconds by requests, by the most tokens; unseen: of a number of tokens beyond the graphs
+    that was not launched before; 0 if no launch shows them.
+    """
+
+    curves: dict[int, Curve]
+    unseen: float = 0.0
+
+
+OfPrompts = Callable[[pd.DataFrame, int], PromptLaunches]
 
 
 class LaunchTerms(NamedTuple):
@@ -53,34 +64,22 @@ def _terms(rows: pd.DataFrame, largest_graph: int) -> Floats:
     return np.stack([np.ones(len(rows)), is_beyond, num_seqs, early, unseen], axis=1)
 
 
-def curves_by_terms(rows: pd.DataFrame, largest_graph: int) -> dict[int, Curve]:
-    """Milliseconds by requests, of iterations within the graphs and beyond, by the most tokens;
-    only of kinds that were logged.
+def prompts_by_terms(rows: pd.DataFrame, largest_graph: int) -> PromptLaunches:
+    """Launches of iterations within the graphs and beyond; only of kinds that were logged.
 
     Each kind is at the level of its mean, because latencies are sums of all iterations, and a host
     that launches kernels one by one is slower meanwhile.
     """
     if not rows.is_seen.any():
-        return {}
+        return PromptLaunches({})
     terms = fit_terms(rows, largest_graph)
     bounds = {False: largest_graph, True: int(rows.num_tokens.max())}
-    return {
+    curves = {
         bounds[bool(is_beyond)]: _curve(terms, of_kind[of_kind.is_seen], is_beyond=bool(is_beyond))
         for is_beyond, of_kind in rows.groupby(rows.num_tokens > largest_graph)
     }
-
-
-def unseen_ms(rows: pd.DataFrame, largest_graph: int) -> float:
-    """Milliseconds of a number of tokens beyond the graphs that was not launched before; 0 if no
-    launch shows them.
-    """
     is_shown = rows.is_seen & rows.is_unseen & (rows.num_tokens > largest_graph)
-    return max(0.0, fit_terms(rows, largest_graph).unseen) if is_shown.any() else 0.0
-
-
-def by_none(rows: pd.DataFrame, largest_graph: int) -> float:
-    """Nothing: it is launched as any other."""
-    return 0.0
+    return PromptLaunches(curves, terms.unseen if is_shown.any() else 0.0)
 
 
 def _curve(terms: LaunchTerms, seen: pd.DataFrame, *, is_beyond: bool) -> Curve:

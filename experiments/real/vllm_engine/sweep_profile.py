@@ -60,9 +60,7 @@ def profile_of(steps: pd.DataFrame, machine: Machine, form: Form = OF_SUMS) -> d
     largest_graph = sizes[-1] if sizes else 0
     lone, among = lone_prompts(steps), prompts_among_decodes(steps)
     decodes = fit_decodes(steady_decodes(steps), sizes, form.of_decodes)
-    launches = fit_launches(
-        lone, among, decodes, largest_graph, form.prompts, form.beyond, form.unseen
-    )
+    launches = fit_launches(lone, among, decodes, largest_graph, form.prompts, form.beyond)
     first_launch_ms = launches.first_of(1)
     in_a_row = prompts_in_a_row(steps)
     prompts = fit_prompts(lone, in_a_row, first_launch_ms, largest_graph, form.alone)
