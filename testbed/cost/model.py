@@ -194,7 +194,7 @@ class Launch(NamedTuple):
     Attributes:
         first_ps: picoseconds until the GPU has the first of it.
         whole_ps: picoseconds until the GPU has the whole.
-        unseen_ps: so much later, if no iteration of as many tokens was launched before.
+        unseen_ps: so much later, if none with prompts before had as many tokens.
     """
 
     first_ps: int
