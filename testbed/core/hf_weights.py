@@ -88,8 +88,7 @@ def check_encoder(fields: Fields, kind: str) -> None:
     kinds = QUANTISE_ENCODERS.get(str(method), ())
     if bits_of is None or not name.startswith(kinds) or (kind, method) in UNLESS:
         return
-    ends = ("q_proj", "k_proj", "v_proj") if name.endswith("qkv_proj") else ("qkv_proj",)
-    parts = tuple(name.replace("qkv_proj", end) for end in ends)
+    parts = tuple(name.replace("qkv_proj", f"{of}_proj") for of in "qkv")
     if _bits_of(fields, bits_of, Linear(name, parts, 0)) is not None:
         raise fields.refusal(
             QUANTIZATION,
