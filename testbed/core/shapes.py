@@ -8,7 +8,7 @@ from functools import cache
 from testbed.core.errors import InputError
 from testbed.core.model_files import model_names as model_names
 from testbed.core.model_files import shipped as shipped
-from testbed.core.specs import OF_STAGES, SPECIAL, ModelSpec
+from testbed.core.specs import OF_VLLM, SPECIAL, ModelSpec
 
 CHOSEN = ("max_len", "kv_dtype_bytes", "weight_bits", "fp8_products")
 
@@ -21,13 +21,12 @@ def read_model(name: str) -> ModelSpec:
 
 def check_known_shape(model: ModelSpec) -> None:
     """A model with the name of one that ships must have its shape; a deployment chooses the values
-    CHOSEN alone. Values that pipeline stages read may be absent, as in a profile that was made
-    before.
+    CHOSEN alone. What only vLLM has of it may differ: a profile that was made before lacks it.
     """
     if model.name not in model_names():
         return
     shipped_model = read_model(model.name)
-    free = {*CHOSEN, *OF_STAGES}
+    free = {*CHOSEN, *OF_VLLM}
     for name in (field.name for field in fields(ModelSpec) if field.name not in free):
         here, there = getattr(model, name), getattr(shipped_model, name)
         if here != there:
