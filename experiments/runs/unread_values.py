@@ -1,9 +1,11 @@
 """Refusals of configured values that nothing in the run reads."""
 
 from collections.abc import Sequence
+from dataclasses import asdict, fields
 from typing import Any
 
 from testbed.core.errors import InputError
+from testbed.cost.software import OF_PROFILE, SoftwareTimes
 from testbed.experiments.runs.choice_names import CONF, files_of
 from testbed.experiments.runs.own_options import stated, with_defaults
 from testbed.run.config import RunConfig
@@ -20,6 +22,7 @@ def check_unread(typed: RunConfig, words: Sequence[str]) -> None:
     for place, check in CHECKS.items():
         if has_files or any(key.startswith(place) or place.startswith(key) for key in given):
             check(typed)
+    _check_system(typed, given)
 
 
 def _check_memory(typed: RunConfig) -> None:
@@ -59,23 +62,62 @@ def _check_roofline(typed: RunConfig) -> None:
 
 
 def _check_software(typed: RunConfig) -> None:
-    """Raise InputError for software times of the user's own if the costs are whole iterations of
-    a system, which have its software in them.
+    """Raise InputError for software times of the user's own that the costs do not charge: those of
+    whole iterations, or fitted with a profile, have their software in them.
     """
-    from testbed.cost.sections import SYSTEM
     from testbed.run.machine import cost_of
 
-    software = typed.cost.parameters.get("software")
+    software, system = typed.cost.parameters.get("software"), typed.software
     if not isinstance(software, Part):
         return
-    own = _unlike(software, _shipped("software", str(software.parameters.get("name"))))
-    if own and SYSTEM in (cost_of(typed).fingerprint or {}):
+    of_profile = asdict(OF_PROFILE)
+    of_name = _shipped("software", str(software.parameters.get("name")))
+    usual = of_name or (asdict(system) if system else of_profile)
+    own = {
+        name: value
+        for name, value in software.parameters.items()
+        if value not in (usual.get(name, value), of_profile.get(name, value))
+    }
+    own.pop("name", None)
+    charged = cost_of(typed).times if own else None
+    for name, value in own.items():
+        if getattr(charged, name, value) != value:
+            raise _uncharged(f"cost.software.{name}", value)
+
+
+def _check_system(typed: RunConfig, given: Sequence[str]) -> None:
+    """Raise InputError for a time of the system, of the words that are given, that the costs do not
+    charge: they have their software in them, or software times of their own.
+    """
+    from testbed.run.machine import cost_of
+
+    if typed.software is None:
+        return
+    names = {key.split(".")[1] for key in given if key.startswith("software.")}
+    own = [field.name for field in fields(SoftwareTimes) if field.name in names - {"name"}]
+    software = typed.cost.parameters.get("software")
+    charged = cost_of(typed).times if own else None
+    for name in own:
+        value = getattr(typed.software, name)
+        if getattr(charged, name, value) == value:
+            continue
+        if isinstance(software, Part) and software.parameters.get(name) == value:
+            raise _uncharged(f"software.{name}", value)
         raise InputError(
-            key=f"cost.software.{own}",
-            value=software.parameters[own],
-            problem="nothing reads it, for the costs are whole iterations, with their software",
-            remedy="leave it out; cost.iterations=null takes none of another system",
+            key=f"software.{name}",
+            value=value,
+            problem="nothing reads it, for these costs have software times of their own",
+            remedy=f"cost.software.{name}={value}",
         )
+
+
+def _uncharged(key: str, value: Any) -> InputError:
+    return InputError(
+        key=key,
+        value=value,
+        problem="nothing reads it, for the costs have their software in them",
+        remedy="leave it out; cost.iterations=null takes none of another system",
+    )
 
 
 def _unlike(part: Part, usual: dict[str, Any]) -> str | None:

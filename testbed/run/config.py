@@ -222,6 +222,7 @@ class EngineConfig:
 class SoftwareConfig(SoftwareTimes):
     """The simulated system's software: its times, which cost models charge; zero unless given."""
 
+    name: Annotated[str, doc("the system")]
     overhead_per_request_s: Annotated[Seconds, doc("more for each running request")] = 0.0
     overhead_per_token_s: Annotated[Seconds, doc("more for each scheduled token")] = 0.0
     iterations: Annotated[

@@ -167,23 +167,27 @@ def check_kinds_of_parts(
     target: Any, parameters: Mapping[str, Any], instances: Mapping[str, Any], key: str
 ) -> None:
     """Raise InputError for a parameter that is to be an object of one of this project's classes,
-    and is text or another object.
+    and is null, text or another object.
     """
     hints = parameters_of(target).hints
-    for name in [name for name, value in parameters.items() if isinstance(value, Part | str)]:
+    for name in [
+        name for name, value in parameters.items() if isinstance(value, Part | str | None)
+    ]:
         value, hint = instances[name], hints.get(name, Any)
-        kinds = tuple(kind for kind in get_args(hint) or (hint,) if kind is not type(None))
+        members = get_args(hint) or (hint,)
+        kinds = [kind for kind in members if kind is not type(None)]
         are_ours = all(
             isinstance(kind, type) and kind.__module__.startswith("testbed.") for kind in kinds
         )
-        if are_ours and not isinstance(value, kinds):
-            given = value if isinstance(value, str) else type(value).__qualname__
+        if are_ours and not isinstance(value, members):
             place, kind = dotted(key, name), kinds[0]
+            given = value if isinstance(value, str) else type(value).__qualname__
+            choice = f"choose one by {name}@{place}=NAME, or derive a class from it"
             raise InputError(
                 key=place,
-                value=given,
+                value="null" if value is None else given,
                 problem=f"is no {kind.__module__}.{kind.__qualname__}",
-                remedy=f"choose one by {name}@{place}=NAME, or derive a class from it",
+                remedy="leave it out" if value is None else choice,
             )
 
 

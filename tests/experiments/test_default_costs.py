@@ -4,7 +4,7 @@ they say.
 
 import json
 import re
-from dataclasses import replace
+from dataclasses import fields, replace
 from functools import cache
 from pathlib import Path
 from statistics import fmean, median
@@ -17,6 +17,7 @@ from testbed.core.shapes import read_model
 from testbed.cost.auto import OTHER_MODEL, ROOFLINE
 from testbed.cost.model import Work
 from testbed.cost.sections import PROFILES
+from testbed.cost.software import SoftwareTimes
 from testbed.experiments.real.importers.known_shapes import gpu_named
 from testbed.experiments.runs.choice_names import files_of, names_of
 from testbed.experiments.runs.compose import configured
@@ -47,14 +48,8 @@ SOFTWARE = {
     "fastertransformer": "fastertransformer",
 }
 DECODES = Work(8, 8 * 512, 512, num_requests=8)
-TIMES = (
-    "overhead_s",
-    "overhead_per_request_s",
-    "overhead_per_token_s",
-    "overhead_per_sequence_s",
-    "overhead_per_input_s",
-)
-NO_TIME = dict.fromkeys(TIMES, 0.0)
+TIMES = tuple(field.name for field in fields(SoftwareTimes) if field.name != "name")
+NO_TIME = dict.fromkeys(TIMES, 0.0) | {"extra_s": {}}
 
 
 @cache
@@ -107,7 +102,8 @@ def test_the_paper_s_protocol_has_the_2023_system_s_costs(system):
 
 @pytest.mark.parametrize("software", names_of("software"))
 def test_the_paper_s_costs_have_every_software_time_of_the_system(software):
-    config = configured(("+protocol=sosp23", f"software={software}"))
+    words = ("+software.extra_s.copies=1e-6", "software.overhead_per_worker_s=1e-3")
+    config = configured(("+protocol=sosp23", f"software={software}", *words))
     charged = config.cost.parameters["software"].parameters
     assert {name: charged[name] for name in TIMES} == {
         name: getattr(config.software, name) for name in TIMES
@@ -242,6 +238,74 @@ def test_what_whole_iterations_do_not_read_is_refused():
         cost_with("cost.iterations=nope")
     with pytest.raises(InputError, match=r"overhead_s=0\.01: "):
         of_system("vllm-v1", *VLLM_ON_H100, "software.overhead_s=0.01")
+
+
+WHOLE = "cost.path=vllm-0.20/h100-llama-3.1-8b-tp1"
+OWN = "overhead_s=1e-3"
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        pytest.param([f"cost.software.{OWN}"], id="time"),
+        pytest.param(["cost.software.name=mine", f"cost.software.{OWN}"], id="another name"),
+        pytest.param(["software.name=mine", f"software.{OWN}"], id="another system"),
+        pytest.param(["cost.software.name=null", f"cost.software.{OWN}"], id="no name"),
+    ],
+)
+def test_whole_iterations_charge_no_software_time_of_ones_own(words):
+    with pytest.raises(InputError, match=r"software\.overhead_s=0\.001: "):
+        of_system("vllm-v1", *VLLM_ON_H100, *words)
+
+
+def test_whole_iterations_charge_what_a_policy_counts():
+    taken = cost_with("+cost.software.extra_s.copies=1e-6")
+    work = DECODES._replace(extra=(("copies", 3),))
+    assert taken.iteration(work) - taken.iteration(DECODES) == 3 * 10**6
+
+
+def test_a_profile_that_is_named_charges_software_times_of_ones_own():
+    """Whole iterations too, if one says so; those of the system it does not take over."""
+    usual, named = (
+        cost_with("cost=profile", WHOLE, "cost.software.name=vllm-0.19", *more).iteration(DECODES)
+        for more in ((), (f"cost.software.{OWN}",))
+    )
+    assert named - usual == 10**9
+    of_kernels = ("gpu=h200", "cost=profile", "cost.path=h200-opt-13b-tp1")
+    with pytest.raises(InputError, match=r"^software\.overhead_s=0\.001: ") as refusal:
+        configured((*of_kernels, f"software.{OWN}"))
+    configured((*of_kernels, refusal.value.remedy))
+
+
+def test_a_system_of_ones_own_may_have_whole_iterations(tmp_path):
+    (tmp_path / "software").mkdir()
+    (tmp_path / "software/own.yaml").write_text(
+        "name: own\niterations: vllm-0.20\noverhead_s: 1e-3\n"
+    )
+    words = (f"--config-dir={tmp_path}", "+system=vllm-v1", *VLLM_ON_H100, "software=own")
+    assert "system" in cost_of(configured(words)).fingerprint
+    with pytest.raises(InputError, match=r"software\.overhead_s=0\.002: "):
+        configured((*words, "software.overhead_s=2e-3"))
+
+
+@pytest.mark.parametrize(
+    ("cost", "key"),
+    [
+        ("auto", "cost.software"),
+        ("auto", "cost.choices"),
+        ("profile", "cost.software"),
+        ("analytic", "cost.software"),
+    ],
+)
+def test_null_is_no_software_and_no_choices(cost, key):
+    words = [f"cost={cost}", *([WHOLE] if cost == "profile" else [])]
+    with pytest.raises(InputError, match=rf"^{key}=null: "):
+        cost_with(*words, f"{key}=null")
+
+
+def test_a_system_has_a_name():
+    with pytest.raises(InputError, match=r"software\.name"):
+        configured(("software.name=null",))
 
 
 def test_a_vllm_profile_names_its_host_and_what_it_was_worth_on_others():
