@@ -133,8 +133,11 @@ def _nothing_preempted(mending: Mending) -> str:
 
 def _whether_it_keeps_up(best: Tried, mending: Mending) -> str:
     if best.num_overloaded:
-        seeds = f"{best.num_overloaded} of {len(mending.seeds)} seeds"
-        return f"the server falls behind with it too, on {seeds} (less load, or more GPUs)"
+        without, num_seeds = mending.server.num_overloaded, len(mending.seeds)
+        return (
+            f"the server falls behind with it on {best.num_overloaded} of {num_seeds} seeds, "
+            f"without it on {without} (less load, or more GPUs)"
+        )
     if best.still_fills or mending.server.still_fills:
         return (
             "the runs are too short to tell whether the server keeps up (raise arrivals.duration_s)"

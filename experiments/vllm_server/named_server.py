@@ -19,7 +19,13 @@ from testbed.vllm.limits import Limits
 from testbed.vllm.memory import Terms
 from testbed.vllm.option_reader import check_release, notes_of
 from testbed.vllm.releases import DEFAULT, Release
-from testbed.vllm.server import Checkpoint, Server, limits_and_utilization, server_with
+from testbed.vllm.server import (
+    Checkpoint,
+    Server,
+    Speculative,
+    limits_and_utilization,
+    server_with,
+)
 
 LARGEST_PARALLELISM = 64
 PARALLELISM = "--tensor-parallel-size"
@@ -53,7 +59,25 @@ def server_of(
     server = server_with(command, _checkpoint(named), sheet, release, of, speculation)
     cached = named.shape.kv_dtype_bytes
     own = replace(server, option=named.option, cached_bytes=cached)
-    return replace(own, notes=notes, speculative=speculative)
+    return replace(own, notes=notes, speculative=_with_length(speculative, own, release))
+
+
+def _with_length(
+    speculative: Speculative | None, server: Server, release: Release
+) -> Speculative | None:
+    """The speculation, with a note if its drafter may have fewer positions than the server."""
+    drafter = None if speculative is None else speculative.speculation.drafter(server.model)
+    longest = server.model.max_len
+    if speculative is None or drafter is None or drafter.max_len > longest:
+        return speculative
+    positions = f"the {drafter.max_len:,} positions of {drafter.name}"
+    if release.caps_by_drafter:
+        note = f"no sequence is longer than {positions} (another drafter may have more)"
+    elif drafter.max_len < longest:
+        note = f"drafts go on beyond {positions}, where vLLM {release.number} stops them"
+    else:
+        return speculative
+    return speculative._replace(notes=(*speculative.notes, note))
 
 
 def _checkpoint(named: Named) -> Checkpoint:

@@ -509,8 +509,20 @@ def _beside_drafter(
         )
     if problem := drafter.heads_problem(num_gpus):
         raise reader.does_not_start("--speculative-config", f"{problem} ({drafter.name})")
+    if is_whole:
+        _check_whole_drafter(reader, model, drafter)
     longest = drafter.max_len if reader.release.caps_by_drafter else model.max_len
     return replace(model, max_len=min(model.max_len, longest))
+
+
+def _check_whole_drafter(reader: OptionReader, model: ModelSpec, drafter: ModelSpec) -> None:
+    """Raise InputError for a drafter whose pages are not modelled: one with windows or states."""
+    if drafter.window is not None or drafter.states is not None:
+        raise reader.refusal(
+            "--speculative-config",
+            f"a drafter with windows or states ({drafter.name}) is not modelled",
+            "leave it out to see the server without it",
+        )
 
 
 def _block_size(reader: OptionReader, model: ModelSpec, num_gpus: int) -> int:

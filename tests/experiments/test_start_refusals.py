@@ -145,6 +145,23 @@ def test_options_that_vllm_takes(words, release):
     assert fits(words, release).kv_tokens > 0
 
 
+LONG = "vllm serve mistralai/Mistral-7B-Instruct-v0.2"
+
+
+def test_a_drafter_with_windows_is_not_modelled():
+    with pytest.raises(InputError, match="windows or states"):
+        fits(drafts(LONG, "mistralai/Mistral-7B-v0.1"), "0.33")
+
+
+@pytest.mark.parametrize(("release", "longest"), [("0.33", 4096), ("0.19", 16384)])
+def test_a_server_says_what_its_drafter_s_few_positions_change(release, longest):
+    words = drafts(LONG, "meta-llama/Llama-2-7b-hf").replace("4096", "16384")
+    found = fits(words, release)
+    assert found.max_model_len == longest
+    [note] = (of for of in found.assumptions if "4,096 positions of llama-2-7b" in of)
+    assert ("drafts go on" in note) == (longest > 4096)
+
+
 @pytest.mark.parametrize(
     ("of_file", "cached", "starts"),
     [

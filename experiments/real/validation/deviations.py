@@ -71,7 +71,8 @@ def conclude(log: VllmLog, config: RunConfig, replayed: Replayed) -> Iterator[st
     if log.preemptions and not replayed.preemptions:
         yield (
             f"  memory that runs short: the log has {log.preemptions:,} preemptions, the "
-            "simulation none, so its pool, model or limits are another server's"
+            "simulation none: its pool, model or limits are another server's, or the server is so "
+            "near its limit that a small error of the costs decides (the intervals above)"
         )
     elif share < FILLED and not replayed.preemptions:
         yield (
