@@ -1,6 +1,6 @@
 """Refusals of configured values that nothing in the run reads."""
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from dataclasses import asdict, fields
 from typing import Any
 
@@ -12,6 +12,8 @@ from testbed.run.config import RunConfig
 from testbed.run.override_words import key_of
 from testbed.run.parts import Part
 
+OF_SYSTEM = "software."
+
 
 def check_unread(typed: RunConfig, words: Sequence[str]) -> None:
     """Raise InputError for a value of a roofline, of software times or of a GPU's memory that
@@ -22,7 +24,8 @@ def check_unread(typed: RunConfig, words: Sequence[str]) -> None:
     for place, check in CHECKS.items():
         if has_files or any(key.startswith(place) or place.startswith(key) for key in given):
             check(typed)
-    _check_system(typed, given)
+    if names := {key.split(".")[1] for key in given if key.startswith(OF_SYSTEM)} - {"name"}:
+        _check_system(typed, names)
 
 
 def _check_memory(typed: RunConfig) -> None:
@@ -85,16 +88,15 @@ def _check_software(typed: RunConfig) -> None:
             raise _uncharged(f"cost.software.{name}", value)
 
 
-def _check_system(typed: RunConfig, given: Sequence[str]) -> None:
-    """Raise InputError for a time of the system, of the words that are given, that the costs do not
-    charge: they have their software in them, or software times of their own.
+def _check_system(typed: RunConfig, names: Set[str]) -> None:
+    """Raise InputError for a time of the system, of these names, that the costs do not charge: they
+    have their software in them, or software times of their own.
     """
     from testbed.run.machine import cost_of
 
     if typed.software is None:
         return
-    names = {key.split(".")[1] for key in given if key.startswith("software.")}
-    own = [field.name for field in fields(SoftwareTimes) if field.name in names - {"name"}]
+    own = [field.name for field in fields(SoftwareTimes) if field.name in names]
     software = typed.cost.parameters.get("software")
     charged = cost_of(typed).times if own else None
     for name in own:

@@ -65,18 +65,14 @@ def server_of(
 def _with_length(
     speculative: Speculative | None, server: Server, release: Release
 ) -> Speculative | None:
-    """The speculation, with a note if its drafter may have fewer positions than the server."""
+    """The speculation, with a note if its drafter has fewer positions than the server's."""
     drafter = None if speculative is None else speculative.speculation.drafter(server.model)
-    longest = server.model.max_len
-    if speculative is None or drafter is None or drafter.max_len > longest:
+    if speculative is None or drafter is None or drafter.max_len >= server.asked_len:
         return speculative
     positions = f"the {drafter.max_len:,} positions of {drafter.name}"
+    note = f"drafts go on beyond {positions}, where vLLM {release.number} stops them"
     if release.caps_by_drafter:
         note = f"no sequence is longer than {positions} (another drafter may have more)"
-    elif drafter.max_len < longest:
-        note = f"drafts go on beyond {positions}, where vLLM {release.number} stops them"
-    else:
-        return speculative
     return speculative._replace(notes=(*speculative.notes, note))
 
 

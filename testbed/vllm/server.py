@@ -100,7 +100,8 @@ class Server:
     option: our option with the model's shape. cached_bytes: of a cached value, as its file says;
     None: those of the model. values: the options. notes: what was read and changes nothing.
     offloading: the cache below the device; None: there is none. stages: of a pipeline, one without;
-    pool and pages are those of the stage whose pool is the smallest.
+    pool and pages are those of the stage whose pool is the smallest. asked_len: the longest
+    sequence before a drafter with fewer positions.
     """
 
     release: Release
@@ -119,6 +120,7 @@ class Server:
     speculative: Speculative | None = None
     drafter: DrafterMemory = NO_DRAFTER
     offloading: Offloading | ChunkCache | None = None
+    asked_len: int = 0
 
 
 class Checkpoint(NamedTuple):
@@ -150,6 +152,7 @@ def server_with(
     limits = _limits(reader, model)
     caches = _caches(reader, model)
     _check(reader, model, limits, quantization, text_type, caches=caches)
+    asked_len = model.max_len
     model = _beside_drafter(reader, model, limits.num_gpus, speculation)
     drafter = drafter_memory(speculation, model, limits.num_gpus)
     pages = _pages_of(reader, model, limits, speculation, drafter, caches=caches)
@@ -175,6 +178,7 @@ def server_with(
         stages=sizing.stages,
         drafter=drafter,
         offloading=offloading,
+        asked_len=asked_len,
     )
 
 
