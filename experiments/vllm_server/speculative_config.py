@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from testbed.core.errors import DoesNotStart, InputError
-from testbed.core.model_files import LIKE, model_names, shipped
+from testbed.core.model_files import model_names
 from testbed.core.shapes import read_model
 from testbed.core.specs import ModelSpec
 from testbed.experiments.vllm_server.eagle_config import EAGLE, EAGLE3, eagle_of
@@ -50,7 +50,7 @@ def speculative_of(
     if method in HEADS:
         _check_states(method, model, release)
         return eagle_of(method, str(name), num_drafts, release)
-    return _draft_model(str(name), model, num_drafts, folders)
+    return _draft_model(str(name), model, num_drafts, release, folders)
 
 
 def _own_layers(model: ModelSpec, num_drafts: int) -> Speculative:
@@ -78,11 +78,28 @@ def _check_states(method: str, model: ModelSpec, release: Release) -> None:
 
 
 def _draft_model(
-    name: str, model: ModelSpec, num_drafts: int, folders: Sequence[Path]
+    name: str, model: ModelSpec, num_drafts: int, release: Release, folders: Sequence[Path]
 ) -> Speculative:
     """Drafts by a whole model, which must have the tokens of the one that serves."""
-    from testbed.speculation.draft_model import DraftModel
+    from testbed.speculation.draft_model import (
+        DraftModel,
+        drafters_of_vocabulary,
+        vocabulary_problem,
+    )
 
+    drafter = _whole_drafter(name, folders)
+    if problem := vocabulary_problem(drafter, model):
+        remedy = drafters_of_vocabulary(model)
+        if release.maps_vocabularies:
+            remedy += "; vLLM starts with use_heterogeneous_vocab, which is not modelled"
+        raise _does_not_start(f"model={name} {problem}", remedy)
+    count = f"speculation.num_drafts={num_drafts}"
+    words = "speculation=draft_model", f"speculation.drafter={drafter.name}", count
+    return Speculative(DraftModel(num_drafts, drafter), words)
+
+
+def _whole_drafter(name: str, folders: Sequence[Path]) -> ModelSpec:
+    """The shape of a whole model that drafts."""
     named = model_named(name, folders)
     if named.option not in model_names():
         raise _refusal(f"model={name}: has no shape of ours", "testbed list model")
@@ -93,28 +110,7 @@ def _draft_model(
         raise _refusal(
             f"model={name}: vLLM drafts with its layers for that (MTP) alone, which is not modelled"
         )
-    own, others = drafter.vocab_size, model.vocab_size
-    if own != others:
-        alike = ", ".join(_smaller_of_vocabulary(model)[:LIKE])
-        raise _does_not_start(
-            f"model={name} has {own:,} tokens in its vocabulary, and {model.name} {others:,}",
-            f"of the same vocabulary: {alike}" if alike else "no smaller model here has the same",
-        )
-    count = f"speculation.num_drafts={num_drafts}"
-    words = "speculation=draft_model", f"speculation.drafter={named.option}", count
-    return Speculative(DraftModel(num_drafts, drafter), words)
-
-
-def _smaller_of_vocabulary(model: ModelSpec) -> list[str]:
-    """The models that ship and may draft for one, the smallest first."""
-    shapes = [
-        read_model(name)
-        for name in model_names()
-        if shipped(name)["shape"]["vocab_size"] == model.vocab_size
-    ]
-    fit = [shape for shape in shapes if shape.num_params < model.num_params]
-    named = sorted(fit, key=lambda shape: shape.num_params)
-    return [shape.name for shape in named if not shape.drafts_itself]
+    return drafter
 
 
 def _ngram(values: Mapping[str, Any], num_drafts: int, *, on_gpu: bool) -> Speculative:

@@ -67,15 +67,8 @@ def _check_around(setup: Setup) -> None:
 
 
 def _check_drafter(speculation: DraftModel, model: ModelSpec) -> None:
-    """Raise InputError for a drafter of another vocabulary than the model's."""
+    """Raise InputError for a drafter of fewer positions than the model's, or without memory."""
     drafter = speculation.drafter(model)
-    if drafter.vocab_size != model.vocab_size:
-        raise InputError(
-            key="speculation.drafter",
-            value=drafter.name,
-            problem=f"has {drafter.vocab_size} tokens, and {model.name} has {model.vocab_size}",
-            remedy="give a drafter with the same vocabulary",
-        )
     if drafter.max_len < model.max_len:
         raise InputError(
             key="speculation.drafter",

@@ -50,6 +50,17 @@ def check_speculation(config: RunConfig, speculation: Speculation) -> None:
             remedy="scheduler=vllm_v1 or scheduler=vllm_v1_async, or leave speculation out",
         )
     _check_policy(config, speculation)
+    if speculation.num_inserted:
+        _check_whole_drafter(config, speculation)
+
+
+def _check_whole_drafter(config: RunConfig, speculation: Speculation) -> None:
+    """Refuse a whole model that drafts other tokens than the model's."""
+    from testbed.speculation.draft_model import check_vocabulary  # few runs have drafts
+
+    drafter = speculation.drafter(config.model)
+    if drafter is not None:
+        check_vocabulary(drafter, config.model)
 
 
 def _check_policy(config: RunConfig, speculation: Speculation) -> None:

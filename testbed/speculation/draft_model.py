@@ -4,6 +4,7 @@ from dataclasses import replace
 from typing import Any
 
 from testbed.core.errors import InputError
+from testbed.core.model_files import LIKE, model_names, shipped
 from testbed.core.shapes import read_model
 from testbed.core.specs import ModelSpec, ServerSpec
 from testbed.core.units import PositiveCount
@@ -54,3 +55,39 @@ def _shape(drafter: object) -> ModelSpec:
             remedy="give a name of `testbed list model`",
         )
     return read_model(drafter)
+
+
+def vocabulary_problem(drafter: ModelSpec, model: ModelSpec) -> str:
+    """The problem of a drafter with another vocabulary than the model's; empty if it is the same,
+    as whole models that draft have it.
+    """
+    own, others = drafter.vocab_size, model.vocab_size
+    if own == others:
+        return ""
+    return f"has {own:,} tokens in its vocabulary, and {model.name} {others:,}"
+
+
+def drafters_of_vocabulary(model: ModelSpec) -> str:
+    """The remedy for such a drafter: the smallest models that ship and have the vocabulary."""
+    shapes = [
+        read_model(name)
+        for name in model_names()
+        if shipped(name)["shape"]["vocab_size"] == model.vocab_size
+    ]
+    fit = [shape for shape in shapes if shape.num_params < model.num_params]
+    named = sorted(fit, key=lambda shape: shape.num_params)
+    alike = [shape.name for shape in named if not shape.drafts_itself][:LIKE]
+    if not alike:
+        return "no smaller model here has the same"
+    return f"of the same vocabulary: {', '.join(alike)}"
+
+
+def check_vocabulary(drafter: ModelSpec, model: ModelSpec) -> None:
+    """Raise InputError for a drafter of another vocabulary than the model's."""
+    if problem := vocabulary_problem(drafter, model):
+        raise InputError(
+            key="speculation.drafter",
+            value=drafter.name,
+            problem=problem,
+            remedy=drafters_of_vocabulary(model),
+        )

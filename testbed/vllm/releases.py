@@ -110,6 +110,14 @@ class Release:
             "v1/core/sched/scheduler.py Scheduler.schedule",
         ),
     ] = False
+    checks_drafters_batch: Annotated[
+        bool,
+        Fact(
+            "a server whose drafter takes all of its budget does not start; else it starts, with "
+            "the whole budget",
+            "config/vllm.py VllmConfig._set_max_num_scheduled_tokens",
+        ),
+    ] = False
     hashes_results: Annotated[
         bool,
         Fact(
@@ -379,6 +387,14 @@ class Release:
             "v1/spec_decode/llm_base_proposer.py SpecDecodeBaseProposer",
         ),
     ] = False
+    maps_vocabularies: Annotated[
+        bool,
+        Fact(
+            "a whole model of another vocabulary drafts with use_heterogeneous_vocab; else such a "
+            "server does not start",
+            "config/speculative.py SpeculativeConfig",
+        ),
+    ] = False
     caps_by_drafter: Annotated[
         bool,
         Fact(
@@ -464,6 +480,7 @@ V0_20 = replace(
     utilization=0.92,
     subtracts_graphs=True,
     checks_override=True,
+    checks_drafters_batch=True,
     caps_windows=True,
     aligns_blocks=True,
     latent_alignment=16,
@@ -497,6 +514,7 @@ V0_28 = replace(
     keeps_expert_scales=False,
     counts_states=True,
     drafts_for_images=True,
+    maps_vocabularies=True,
     prefers_fp8=True,
     balances_usage=True,
     transformers=5,

@@ -21,7 +21,7 @@ CACHE_TYPE, DTYPE = "--kv-cache-dtype", "--dtype"
 GPUS = "--tensor-parallel-size"
 SHARDS = "--decode-context-parallel-size"
 THRESHOLD = "--long-prefill-token-threshold"
-CHUNKS = "--enable-chunked-prefill"
+CHUNKS, BUDGET = "--enable-chunked-prefill", "--max-num-batched-tokens"
 E5M2, E4M3 = "fp8_e5m2", (None, "auto", "fp8_e4m3")
 HALF, BFLOAT = ("half", "float16"), ("bfloat16",)
 FULL = ("float", "float32")
@@ -157,20 +157,33 @@ def check_prompts(reader: OptionReader, model: ModelSpec, *, caches: bool) -> No
 
 
 def check_drafts(reader: OptionReader, limits: Limits, speculation: "Speculation | None") -> None:
-    """Raise InputError for a drafter on the CPU that is asked to be scheduled ahead, and for
-    adapters beside drafts of which a batch does not hold those of all sequences.
+    """Raise InputError for a drafter on the CPU that is asked to be scheduled ahead, for adapters
+    beside drafts of which a batch does not hold those of all sequences, and for drafts that leave
+    nothing of a batch.
     """
     if speculation is None:
         return
     tokens = limits.max_num_seqs * (1 + speculation.max_drafts)
     if reader.is_on("--enable-lora") and limits.max_num_batched_tokens < tokens:
-        raise reader.does_not_start(
-            "--max-num-batched-tokens", f"drafts beside --enable-lora need {tokens:,}"
-        )
+        raise reader.does_not_start(BUDGET, f"drafts beside --enable-lora need {tokens:,}")
     if not speculation.drafts_on_gpu and reader.value("--async-scheduling") == ON:
         raise reader.does_not_start(
             "--async-scheduling", "n-gram drafts of the CPU are scheduled synchronously"
         )
+    _check_drafters_batch(reader, limits, speculation.num_inserted)
+
+
+def _check_drafters_batch(reader: OptionReader, limits: Limits, num_inserted: int) -> None:
+    """Raise InputError for a budget of which a drafter's own tokens leave nothing."""
+    release = reader.release
+    taken = num_inserted * (1 if release.admits_with_drafts else limits.max_num_seqs)
+    if limits.max_num_batched_tokens > taken:
+        return
+    problem = f"the drafter's batch takes {taken:,} of these, which leaves nothing"
+    if release.checks_drafters_batch:
+        raise reader.does_not_start(BUDGET, problem, "give more")
+    unchecked = f"vLLM {release.number} starts, with larger batches than the drafter has memory for"
+    raise reader.refusal(BUDGET, f"{problem}; {unchecked}: not modelled", "give more")
 
 
 def graphs_may_not_fit(left_gib: float) -> bool:

@@ -42,6 +42,8 @@ def lookup(method):
     return f"{LLAMA} --speculative-config '{json.dumps(values)}'"
 
 
+DRAFTED = drafts(LLAMA, "meta-llama/Llama-3.2-1B-Instruct")
+FULL_BATCH = "--max-num-batched-tokens 256 --max-num-seqs 256"
 THRESHOLD = "--long-prefill-token-threshold 2000 --max-model-len 1000"
 SPARSE = "vllm serve deepseek-ai/DeepSeek-V3.2 -tp 16 --max-num-seqs 64 --max-model-len 8192"
 SINKS = "vllm serve openai/gpt-oss-20b"
@@ -88,6 +90,8 @@ def fits(words, release="0.33"):
         (drafts("vllm serve google/gemma-3-27b-it", "google/gemma-3-1b-it"), "0.33", "262,208"),
         (drafts(f"{QWEN} -tp 4", SMALL_QWEN), "0.33", "14 attention heads"),
         (drafts(VISION, "Qwen/Qwen3-0.6B"), "0.20", "language-model-only"),
+        (f"{DRAFTED} {FULL_BATCH}", "0.20", "256 of these"),
+        (f"{DRAFTED} --max-num-batched-tokens 1 --max-num-seqs 1", "0.28", "1 of these"),
         (eagle3("google/gemma-2-9b-it"), "0.33", "no hidden states"),
         (eagle3("google/gemma-2-9b-it"), "0.19", "no hidden states"),
         (eagle3("mistralai/Mixtral-8x7B-Instruct-v0.1"), "0.28", "no hidden states"),
@@ -135,7 +139,9 @@ def test_values_that_vllm_refuses_and_so_does_a_question_for_memory(words, optio
         (drafts(f"{VISION} --language-model-only", "Qwen/Qwen3-0.6B"), "0.20"),
         (drafts(f"{QWEN} -tp 2", SMALL_QWEN), "0.33"),
         (drafts("vllm serve Qwen/Qwen2.5-14B-Instruct", "Qwen/Qwen2.5-7B-Instruct"), "0.33"),
-        (drafts(f"{LLAMA}", "meta-llama/Llama-3.2-1B-Instruct"), "0.19"),
+        (DRAFTED, "0.19"),
+        (f"{DRAFTED} {FULL_BATCH}", "0.28"),
+        (f"{DRAFTED} {FULL_BATCH.replace('256', '257', 1)}", "0.20"),
         (drafts("vllm serve google/gemma-2-9b-it", "a/b", "eagle"), "0.33"),
         (eagle3("mistralai/Mistral-7B-v0.3"), "0.28"),
         (eagle3("ibm-granite/granite-3.1-8b-instruct"), "0.33"),
@@ -143,6 +149,12 @@ def test_values_that_vllm_refuses_and_so_does_a_question_for_memory(words, optio
 )
 def test_options_that_vllm_takes(words, release):
     assert fits(words, release).kv_tokens > 0
+
+
+def test_a_drafter_s_batch_that_vllm_does_not_check_is_not_modelled():
+    """As vLLM 0.19's scheduler: a budget of 0 counts as none, and it takes the whole batch."""
+    with pytest.raises(InputError, match="256 of these"):
+        fits(f"{DRAFTED} {FULL_BATCH}", "0.19")
 
 
 LONG = "vllm serve mistralai/Mistral-7B-Instruct-v0.2"
@@ -427,3 +439,10 @@ def test_a_refused_drafter_names_those_of_the_same_vocabulary():
     with pytest.raises(DoesNotStart) as raised:
         fits(drafts("vllm serve Qwen/Qwen2.5-14B-Instruct", SMALL_QWEN))
     assert "qwen2.5-7b" in raised.value.remedy
+
+
+@pytest.mark.parametrize(("release", "has_option"), [("0.20", False), ("0.28", True)])
+def test_a_refused_drafter_names_the_option_with_which_vllm_maps_vocabularies(release, has_option):
+    with pytest.raises(DoesNotStart) as raised:
+        fits(drafts("vllm serve Qwen/Qwen2.5-14B-Instruct", SMALL_QWEN), release)
+    assert ("use_heterogeneous_vocab" in raised.value.remedy) == has_option

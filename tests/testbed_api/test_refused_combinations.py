@@ -12,6 +12,7 @@ from testbed.sched.beam_search import BeamModel
 SHORT = {"rate": 2, "duration_s": 10}
 DRAFTS = "speculation=ngram"
 GIVEN = ["server.num_blocks=100", "~server.kv_memory_gib"]
+LLAMAS = ["model=llama-3.2-3b", *GIVEN]
 
 
 class Recorded(BeamModel):
@@ -175,6 +176,7 @@ COMBINATIONS = {
     "a drafter's batch that takes all tokens": (
         [
             "speculation=draft_model",
+            *LLAMAS,
             "release='0.19'",
             "scheduler.max_num_batched_tokens=64",
             "scheduler.max_num_seqs=64",
@@ -182,6 +184,12 @@ COMBINATIONS = {
         {"policy": "paged", "scheduler": "vllm_v1"},
         "scheduler.max_num_batched_tokens",
         "64",
+    ),
+    "a drafter of other tokens": (
+        ["speculation=draft_model"],
+        {"policy": "paged", "scheduler": "vllm_v1"},
+        "speculation.drafter",
+        "llama-3.2-1b",
     ),
     "blocks of a policy without a size of them": (
         GIVEN,

@@ -12,6 +12,7 @@ from testbed.experiments.real.lockstep.turn_draws import with_later_turns
 from testbed.experiments.vllm_server.release_words import words_of_groups
 
 MODEL = "gemma-3-27b"  # 10 layers of full attention, 52 with a window, in pages of 10 layers
+ONE_VOCABULARY = "model=llama-3.2-3b", "model.max_len=2048", "speculation.drafter=llama-3.2-1b"
 PAGES_OF_A_BLOCK, PAGE_BYTES_OF_A_TOKEN = 7, 10 * 8192
 
 
@@ -72,7 +73,7 @@ def _draw(
     if drafts:
         words = (*words, *draw_speculation(random, is_async=is_async))
         if "speculation=draft_model" in words:  # takes a token of the budget for each sequence
-            words = (*words, f"scheduler.max_num_batched_tokens={spare_budget}")
+            words = (*words, f"scheduler.max_num_batched_tokens={spare_budget}", *ONE_VOCABULARY)
     if windows:
         num_pages = num_blocks * PAGES_OF_A_BLOCK
         words = (*words, *draw_windows(random, num_pages * block_size * PAGE_BYTES_OF_A_TOKEN))
