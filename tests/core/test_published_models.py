@@ -59,6 +59,7 @@ def test_a_shape_comes_from_its_config_and_has_the_published_sizes(tmp_path, nam
         ("mistralai/Mistral-7B-Instruct-v0.2", "mistral-7b"),
         ("mistralai/Mistral-7B-Instruct-v0.3", "mistral-7b-v0.3"),
         ("mistralai/Mistral-7B-v0.1", "mistral-7b-v0.1"),
+        ("mistralai/Mixtral-8x7B-v0.1", "mixtral-8x7b"),
         ("deepseek-ai/DeepSeek-R1-0528", "deepseek-v3"),
         ("google/gemma-4-31B-it", "gemma-4-31b"),
         ("moonshotai/Kimi-K2-Thinking", "kimi-k2-thinking"),
@@ -105,6 +106,7 @@ def test_the_fp8_of_meta_is_no_other_quantisers(kind):
         "nvidia/Qwen3-32B-NVFP4",
         "unsloth/gpt-oss-20b-BF16",  # that of a shape with MXFP4
         "deepseek-ai/DeepSeek-R1-Distill-Qwen-1.5B",  # has an output projection
+        "mistralai/Mixtral-8x22B-v0.1",  # 32,000 tokens in its vocabulary, and Instruct 32,768
     ],
 )
 def test_a_name_of_other_weights_or_cache_has_no_shape(hf_name):
@@ -118,6 +120,8 @@ def test_a_name_of_other_weights_or_cache_has_no_shape(hf_name):
         ("Qwen/Qwen2.5-7B-Instruct", 32768),
         ("Qwen/Qwen3-8B-Base", 32768),
         ("Qwen/Qwen3-8B", 40960),
+        ("meta-llama/Llama-4-Scout-17B-16E", 262144),
+        ("meta-llama/Llama-4-Scout-17B-16E-Instruct", 10485760),
     ],
 )
 def test_a_base_model_has_the_length_of_its_own_file(hf_name, max_len):
