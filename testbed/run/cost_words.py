@@ -174,6 +174,23 @@ def _errors(rows: Sequence[Mapping[str, str]], columns: Mapping[str, str]) -> st
     return ", ".join(found)
 
 
+def tested_percents(cost: CostModel, server: ServerSpec) -> dict[str, list[float]]:
+    """Errors of predictions by which such costs were tested, without sign, by TTFT, TPOT and
+    latency; empty if none were.
+    """
+    fingerprint = cost.fingerprint or {}
+    rows: list[dict[str, str]] = []
+    if not fingerprint or "from" in fingerprint:
+        rows = next(reversed(_tested_by(way_of(fingerprint, server.gpu), server)), [])
+    elif "tested" not in fingerprint and cost.fit:
+        rows = [*table_rows(BETWEEN_HOSTS), *table_rows(SERVED_LOADS)]
+    return {
+        name: [abs(float(row[column])) for row in rows if column in row]
+        for name, column in WHOLE_RUNS.items()
+        if rows
+    }
+
+
 class Way(NamedTuple):
     """A way to derive costs: its name in the table, and if it goes to another GPU (None: either, or
     from no profile).

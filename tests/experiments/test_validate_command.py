@@ -6,6 +6,7 @@ import csv
 import json
 import shutil
 
+import pandas as pd
 import pytest
 from refusals import check_words, refuses
 
@@ -242,3 +243,19 @@ def test_the_example_is_a_log_that_ships(testbed):
     code, printed, _ = testbed(*line, "gpu=h100-80gb", "--quiet")
     assert code == 0
     assert "ttft_s_mean" in printed
+    assert "further than" not in printed
+
+
+@pytest.mark.parametrize(("longer", "beyond"), [(1.05, False), (3.0, True)])
+def test_an_error_far_beyond_the_tested_one_is_named(testbed, tmp_path, longer, beyond):
+    """A run's requests, that many times as long: 5% are within what tests of such costs found."""
+    words = ("--from-vllm", "vllm serve meta-llama/Llama-3.1-8B --max-model-len 8192", "gpu=l40s")
+    testbed.done("run", *words, "arrivals.duration_s=20", "hydra.run.dir=out", "--quiet")
+    table = pd.read_csv(tmp_path / "out" / "requests.csv")
+    for moment in ("first_token_s", "finish_s"):
+        table[moment] = table.arrival_s + longer * (table[moment] - table.arrival_s)
+    table.to_csv(tmp_path / "longer.csv", index=False)
+    answer = json.loads(testbed.done("validate", "longer.csv", *words, "--json", "--quiet"))
+    found = [note for note in answer["notes"] if "further than all" in note]
+    assert len(found) == beyond
+    assert all(name in note for name in ("TTFT", "TPOT", "latency") for note in found)

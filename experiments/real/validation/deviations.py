@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from testbed.core.content_hash import content_hash
+from testbed.experiments.real.validation.beyond_tested import beyond_tested
 from testbed.experiments.real.validation.log_replay import Replayed
 from testbed.experiments.real.validation.logged_server import high_water
 from testbed.experiments.real.validation.metric_error import MetricError
@@ -65,6 +66,7 @@ def conclude(log: VllmLog, config: RunConfig, replayed: Replayed) -> Iterator[st
     yield f"\n{log.path}: what this validation supports"
     yield from _supported(log, config, replayed)
     yield "what it does not support"
+    yield from beyond_tested(config, _errors(log, replayed))
     if content_hash(log.path) in replayed.measured.get("software_fitted_on", {}).values():
         yield "  a prediction: times were fitted on this very log; validate another one"
     share = high_water(log, replayed.block_size) / replayed.num_blocks
@@ -87,10 +89,15 @@ def conclude(log: VllmLog, config: RunConfig, replayed: Replayed) -> Iterator[st
     )
 
 
+def _errors(log: VllmLog, replayed: Replayed) -> dict[str, float]:
+    """The errors in percent, without sign, by metric."""
+    rows = compare("", log.times, replayed.times)
+    return {row.metric: abs(row.error_percent) for row in rows}
+
+
 def _supported(log: VllmLog, config: RunConfig, replayed: Replayed) -> Iterator[str]:
     """The load that was compared, and the errors of its means and percentiles."""
-    real, rows = log.times, compare("", log.times, replayed.times)
-    errors = {row.metric: abs(row.error_percent) for row in rows}
+    real, errors = log.times, _errors(log, replayed)
     server = f"{config.model.name} on {config.server.num_gpus} x {config.server.gpu.name}"
     last_s = real.arrival_s[-1]
     load = f"at about {len(real.arrival_s) / last_s:.2g} requests/s" if last_s else "all at once"
