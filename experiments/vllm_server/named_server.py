@@ -59,21 +59,37 @@ def server_of(
     server = server_with(command, _checkpoint(named), sheet, release, of, speculation)
     cached = named.shape.kv_dtype_bytes
     own = replace(server, option=named.option, cached_bytes=cached)
-    return replace(own, notes=notes, speculative=_with_length(speculative, own, release))
+    return replace(own, notes=notes, speculative=_with_effects(speculative, own, release))
 
 
-def _with_length(
+def _with_effects(
     speculative: Speculative | None, server: Server, release: Release
 ) -> Speculative | None:
-    """The speculation, with a note if its drafter has fewer positions than the server's."""
+    """The speculation, with notes on what its drafter takes of the server's positions and
+    iterations.
+    """
     drafter = None if speculative is None else speculative.speculation.drafter(server.model)
-    if speculative is None or drafter is None or drafter.max_len >= server.asked_len:
+    if speculative is None or drafter is None:
         return speculative
+    notes = list(speculative.notes)
+    if drafter.max_len < server.asked_len:
+        notes.append(_of_positions(drafter, release))
+    limits, num_inserted = server.limits, speculative.speculation.num_inserted
+    if num_inserted and not release.admits_with_drafts:
+        left = limits.max_num_batched_tokens - num_inserted * limits.max_num_seqs
+        notes.append(
+            f"iterations take {left:,} tokens, for the drafter's batch has one more for each of "
+            f"{limits.max_num_seqs:,} sequences"
+        )
+    return speculative._replace(notes=tuple(notes))
+
+
+def _of_positions(drafter: ModelSpec, release: Release) -> str:
+    """The note on a drafter with fewer positions than the server's."""
     positions = f"the {drafter.max_len:,} positions of {drafter.name}"
-    note = f"drafts go on beyond {positions}, where vLLM {release.number} stops them"
     if release.caps_by_drafter:
-        note = f"no sequence is longer than {positions} (another drafter may have more)"
-    return speculative._replace(notes=(*speculative.notes, note))
+        return f"no sequence is longer than {positions} (another drafter may have more)"
+    return f"drafts go on beyond {positions}, where vLLM {release.number} stops them"
 
 
 def _checkpoint(named: Named) -> Checkpoint:

@@ -172,6 +172,15 @@ def test_a_server_says_what_its_drafter_s_few_positions_change(release, longest)
     assert found.max_model_len == longest
     [note] = (of for of in found.assumptions if "4,096 positions of llama-2-7b" in of)
     assert ("drafts go on" in note) == (longest > 4096)
+    said = list[str]()
+    expand(words, ["gpu=h100-80gb", f"release='{release}'"], said.append)
+    assert {*found.assumptions} <= {line.removeprefix("vllm serve: ") for line in said}
+
+
+@pytest.mark.parametrize(("release", "left"), [("0.20", "7,168"), ("0.28", "")])
+def test_a_server_says_what_its_drafter_takes_of_an_iteration(release, left):
+    taken = [note for note in fits(DRAFTED, release).assumptions if "iterations take" in note]
+    assert [left in note for note in taken] == [True] * bool(left)
 
 
 @pytest.mark.parametrize(
