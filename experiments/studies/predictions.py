@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from hashlib import sha256
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ from testbed.experiments.cli.output import plain_table, show
 from testbed.experiments.runs.whole_files import write_json
 from testbed.run.config import RunConfig
 from testbed.run.simulate import run
+from testbed.study.cost_spread import replications
 from testbed.study.sensitivity import run_intervals
 
 HEAD = ("load", "metric", "measured", "predicted", "lowest", "highest", "error", "is")
@@ -27,11 +29,13 @@ def digest(path: Path) -> str:
 
 
 def predicted(config: RunConfig, figures: Figures) -> dict[str, dict[str, float]]:
-    """The figures of a run, and the lowest and highest of its variations."""
-    summary = run(config).summary
-    intervals = run_intervals(config, summary, figures)
+    """The mean figures of a run's replications, and the lowest and highest of its variations."""
+    summaries = [run(replication).summary for replication in replications(config)]
+    every = [figures(summary, 1.0) for summary in summaries]
+    means = {name: fmean(each[name] for each in every) for name in every[0]}
+    intervals = run_intervals(config, summaries[0], figures)
     lowest, highest = ({name: ends[i] for name, ends in intervals.items()} for i in (0, 1))
-    return {"figures": figures(summary, 1.0), "lowest": lowest, "highest": highest}
+    return {"figures": means, "lowest": lowest, "highest": highest}
 
 
 def write_predictions(out: Path, loads: Path, **contents: Any) -> None:

@@ -43,6 +43,7 @@ UNMOVED = (
     "decodes_beside_prompts",
     "launch_decodes",
     "launch_prompts",
+    "launch_slowness",
     "launch_unseen",
     "launched_eager",
     "launched_graph",

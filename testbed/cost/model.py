@@ -11,6 +11,7 @@ from testbed.core.request import PS
 from testbed.core.slots import DEVICE, Move
 
 if TYPE_CHECKING:
+    from testbed.cost.launch_slowness import LaunchSlowness
     from testbed.cost.software import SoftwareTimes
 
 
@@ -269,6 +270,7 @@ class CostModel(ABC):
             measured, if they were.
         drafter: the cost of the passes of a drafter; None: drafts take no time of the GPU.
         launches: whether it has the host's time of launches, which `launch` says.
+        slowness: of the host from moment to moment while it launches prompts; None: always alike.
         spans: whether `decode` says more than one step.
     """
 
@@ -282,6 +284,7 @@ class CostModel(ABC):
     has_data_sheet: bool = True
     drafter: "CostModel | None" = None
     launches: bool = False
+    slowness: "LaunchSlowness | None" = None
     spans: ClassVar[bool] = False
 
     def __init_subclass__(cls, **options: Any) -> None:

@@ -15,6 +15,7 @@ from testbed.cost.all_reduce_times import ring_stand_in
 from testbed.cost.attention_times import Attention
 from testbed.cost.beside_prompts import BESIDE, decodes_beside_prompts
 from testbed.cost.iteration import IterationCost
+from testbed.cost.launch_slowness import SLOWNESS, LaunchSlowness
 from testbed.cost.launches import UNSEEN, Launches
 from testbed.cost.layer_times import Layers
 from testbed.cost.link_times import MeasuredLink
@@ -77,6 +78,8 @@ class ProfileCost(IterationCost):
         self.extra_s = software.extra_s
         self._num_layers = model.num_layers
         self._launches = Launches(profile, self.least)
+        if SLOWNESS in profile["sections"]:
+            self.slowness = LaunchSlowness(sorted(rows(profile, SLOWNESS)))
         self._layers = Layers(profile, model, server, choices)
         has_beside = BESIDE in profile["sections"]
         self._beside = decodes_beside_prompts(profile) if has_beside else None
@@ -113,15 +116,22 @@ class ProfileCost(IterationCost):
         link = host_link(model, server) if server and "swap" not in profile["sections"] else None
         return {way: link or _swaps(profile, self._choices.swap, way) for way in ("out", "in")}
 
-    def varied(self, *, launches: float, computing: float) -> "ProfileCost":
-        """These costs with launches `launches` times, and all else `computing` times as long."""
+    def varied(self, *, launches: float, computing: float, begun: float = 0.0) -> "ProfileCost":
+        """These costs with launches `launches` times, and all else `computing` times as long.
+
+        begun: the share of the host's slow and fast moments that is over when a run begins.
+        """
         model, server, profile = self._made_of
+        factors = dict.fromkeys(LAUNCHES, launches) | {SLOWNESS: 1.0}
         sections = {
-            name: _scaled(section, launches if name in LAUNCHES else computing)
+            name: _scaled(section, factors.get(name, computing))
             for name, section in profile["sections"].items()
         }
         changed = {**profile, "sections": sections}
-        return ProfileCost(model, server, changed, self._choices, self._software_times)
+        costs = ProfileCost(model, server, changed, self._choices, self._software_times)
+        if costs.slowness is not None:
+            costs.slowness = costs.slowness.begun(begun)
+        return costs
 
     def computing_ps(self, work: Work) -> int:
         num_tokens, time_ps = work.num_tokens, 0

@@ -29,6 +29,7 @@ AXES: AxesOf = {
     "launch_prompts": (("part", "num_tokens", "num_seqs"),),
     "launch_decodes": (("part", "num_seqs"),),
     "launch_unseen": (("num_tokens",),),
+    "launch_slowness": (("moment_ms",),),
     "decodes_beside_prompts": (("num_tokens", "num_seqs"),),
     "decode_attention": (BATCH, OF_KERNEL),
     "decode_attention_paper_kernel": (OF_KERNEL,),

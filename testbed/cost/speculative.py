@@ -34,6 +34,7 @@ class SpeculativeCost(CostModel):
         self.provenance = cost.provenance
         self.software = cost.software
         self.times = cost.times
+        self.slowness = cost.slowness
 
     def iteration(self, work: Work) -> int:
         return self.cost.iteration(self.launched(work)) + self._drafting_ps(work)

@@ -66,6 +66,8 @@ class SimulatedExecutor(Executor):
             launch = self.cost.launch(decode_seqs, num_prompts, prompt_tokens)
             if launch is not None:
                 audit.check_launch(self.cost, launch)
+                if num_prompts and self.cost.slowness is not None:
+                    launch = self.cost.slowness.slowed(launch, self.clock.now_ps)
                 self._launch(flight, launch, decode_seqs + prompt_tokens)
         return flight
 

@@ -25,11 +25,13 @@ from testbed.run.parts import Part
 
 COST_ERROR = 0.03
 RESAMPLINGS = 20
+REPLICATIONS = 5  # of a run by a host whose slowness changes
 MOVED_S = 0.010  # arrivals are moved by at most so much, either way
 # The deviation (log) of launches of prompts on four hosts with the same GPU and vLLM: 11 to 21 ms
 # within the CUDA graphs, 25 to 50 ms beyond (experiments/ACCURACY.md)
 OF_OTHER_HOSTS = 0.25
-STRIDE = 7  # has no factor in common with RESAMPLINGS: no launch error goes with one of computing
+# No factors in common with RESAMPLINGS: no launch error goes with one of computing, or a moment
+STRIDE, OF_MOMENTS = 7, 3
 OUTERMOST = 1.96  # deviations that 5% of a normal distribution are beyond
 
 
@@ -47,11 +49,14 @@ class Spread(NamedTuple):
     def __str__(self) -> str:
         return f"launches {self.launches:.1%}{self.of_launches}, computing {self.computing:.1%}"
 
-    def varied(self, of_launches: float, of_computing: float) -> ProfileCost:
-        """The costs with launches of_launches and all else of_computing deviations away."""
+    def varied(self, of_launches: float, of_computing: float, begun: float = 0.0) -> ProfileCost:
+        """The costs with launches of_launches and all else of_computing deviations away; begun: see
+        `ProfileCost.varied`.
+        """
         return self.cost.varied(
             launches=max(0.0, 1 + self.launches * of_launches),
             computing=1 + self.computing * of_computing,
+            begun=begun,
         )
 
 
@@ -105,7 +110,19 @@ def draws(config: RunConfig) -> Iterator[Draw]:
     deviations = [NormalDist().inv_cdf((i + 0.5) / RESAMPLINGS) for i in range(RESAMPLINGS)]
     for i, deviation in enumerate(deviations):
         other = deviations[STRIDE * i % RESAMPLINGS]
-        yield Draw(spread.varied(deviation, other), seed=i)
+        begun = OF_MOMENTS * i % RESAMPLINGS / RESAMPLINGS
+        yield Draw(spread.varied(deviation, other, begun), seed=i)
+
+
+def replications(config: RunConfig) -> Iterator[RunConfig]:
+    """The run, begun at other moments of a host whose slowness changes; else the run alone."""
+    cost = cost_of(config)
+    if not isinstance(cost, ProfileCost) or cost.slowness is None:
+        yield config
+        return
+    for i in range(REPLICATIONS):
+        begun = cost.varied(launches=1.0, computing=1.0, begun=i / REPLICATIONS)
+        yield replace(config, cost=Part(begun))
 
 
 def extremes(config: RunConfig) -> Iterator[Draw]:

@@ -3,6 +3,7 @@
 import pytest
 from arithmetic_profile import MODEL, arithmetic_profile, section
 
+from testbed.cost.launch_slowness import LaunchSlowness
 from testbed.cost.model import Launch
 from testbed.cost.profile import Choices, ProfileCost
 
@@ -71,6 +72,21 @@ def test_numbers_of_tokens_beyond_the_graphs_take_longer_the_first_time(counts, 
     assert cost.launch(*counts).unseen_ps == expected * PS_PER_US
     slower = cost.varied(launches=1.5, computing=1.0)
     assert slower.launch(*counts).unseen_ps == 1.5 * expected * PS_PER_US
+
+
+@pytest.mark.parametrize(
+    ("now_ms", "expected"),
+    [(0, 3), (9.9, 3), (10, 1), (29.9, 1), (30, 2), (49.9, 2), (50, 3), (110, 1)],
+)
+def test_launches_are_as_slow_as_the_host_at_that_moment_over_and_over(now_ms, expected):
+    points = section("moment_ms", [[0, 3.0], [10, 1.0], [30, 2.0]])
+    cost = ProfileCost(MODEL, None, arithmetic_profile(launch_slowness=points), Choices())
+    launch, now_ps = Launch(2, 4, 6), round(now_ms * 10**9)
+    slowed = Launch(2 * expected, 4 * expected, 6 * expected)
+    assert cost.slowness.slowed(launch, now_ps) == slowed
+    varied = cost.varied(launches=1.5, computing=2.0, begun=0.2)  # of 50 ms
+    assert varied.slowness.slowed(launch, now_ps - 10**10) == slowed
+    assert LaunchSlowness([((0,), 10**6)]).slowed(launch, now_ps) == launch
 
 
 def test_what_a_profile_has_no_section_of():

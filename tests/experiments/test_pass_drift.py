@@ -18,13 +18,14 @@ from testbed.cost.host_drift import (
     drift_of_runs,
     drift_words,
 )
+from testbed.cost.launch_slowness import SLOWNESS
 from testbed.cost.profile import ProfileCost, read_profile
 from testbed.experiments.real import vllm_engine
 from testbed.experiments.real.vllm_engine.calibrate_vllm import lines, with_fit
 from testbed.experiments.real.vllm_engine.left_out_sizes import table
 from testbed.experiments.real.vllm_engine.logged_steps import read_steps
 from testbed.experiments.real.vllm_engine.pass_drift import drift
-from testbed.experiments.real.vllm_engine.sweep_profile import Machine
+from testbed.experiments.real.vllm_engine.sweep_profile import Machine, profile_of
 from testbed.study.cost_spread import spread_of
 
 MACHINE = Machine(read_model("llama-3.1-8b"), 1, planted.SIZES, None, {"source": "measured"})
@@ -55,6 +56,32 @@ def test_a_host_that_slows_down_between_passes_is_seen(tmp_path):
     assert found["began_s"][0] == 0 < found["began_s"][1] < found["began_s"][2]
     calm = drift(swept(tmp_path / "calm", 1.0, 1.0, 1.0), MACHINE)
     assert calm["slowness"] == [1.0, 1.0, 1.0]
+
+
+def test_a_profile_has_the_slowness_of_its_host_within_passes_without_their_drift(tmp_path):
+    """In each pass a host is slow, then fast, and the second pass is slower as a whole."""
+    sweeps, waves = planted.apart(), ["name,started_s,ended_s"]
+    planted.add_prompts_among_decodes(sweeps)  # numbers of tokens that are launched first
+    for of_pass in (1.0, 1.3):
+        began_ms = sweeps.now
+        for slowness in (1.2, 0.8):
+            sweeps.slowness = of_pass * slowness
+            planted.add_prompts_among_decodes(sweeps)
+        waves.append(f"prompts among 8 decodes,{began_ms / 1e3},{sweeps.now / 1e3}")
+    sweeps.write(tmp_path)
+    (tmp_path / "waves.csv").write_text("\n".join(waves))
+    points = profile_of(read_steps(tmp_path), MACHINE)["sections"][SLOWNESS]["points"]
+    moments = [moment for moment, _ in points]
+    assert moments == sorted({0, *moments})
+    half = len(points) // 4
+    expected = [*[1.2] * half, *[0.8] * half] * 2
+    assert [factor for _, factor in points] == pytest.approx(expected, rel=0.04)
+
+
+def test_a_steady_host_has_no_slow_moments_and_one_pass_shows_none(tmp_path):
+    calm = profile_of(swept(tmp_path / "calm", *[1.0] * 4), MACHINE)["sections"][SLOWNESS]["points"]
+    assert [factor for _, factor in calm] == pytest.approx([1.0] * len(calm))
+    assert SLOWNESS not in profile_of(swept(tmp_path / "one", 1.0), MACHINE)["sections"]
 
 
 def test_one_pass_knows_no_drift_and_a_profile_says_so(tmp_path):

@@ -14,6 +14,7 @@ from refusals import refuses
 from tiny import OneMillisecond
 
 from testbed.core.errors import InputError
+from testbed.core.request import Rows, Workload
 from testbed.core.shapes import read_model
 from testbed.cost.host_drift import drift_of_runs
 from testbed.cost.model import Work
@@ -28,7 +29,16 @@ from testbed.experiments.studies.pressure_curve import _names, measured
 from testbed.run import cost_words
 from testbed.run.machine import cost_of
 from testbed.run.parts import Part
-from testbed.study.cost_spread import OF_OTHER_HOSTS, RESAMPLINGS, draws, rule, spread_of
+from testbed.run.simulate import run
+from testbed.study.cost_spread import (
+    OF_OTHER_HOSTS,
+    REPLICATIONS,
+    RESAMPLINGS,
+    draws,
+    replications,
+    rule,
+    spread_of,
+)
 
 MODEL = read_model("llama-3.1-8b")
 SHIPPED = "vllm-0.20/h100-llama-3.1-8b-tp1"
@@ -109,6 +119,26 @@ def test_costs_are_varied_in_launches_and_in_computing_apart():
     longer = cost.varied(launches=1.0, computing=1.1)
     assert longer.iteration(work) == pytest.approx(1.1 * cost.iteration(work), rel=1e-6)
     assert longer.launch(32, 1, 200) == cost.launch(32, 1, 200)
+
+
+def test_a_slow_moment_of_the_host_delays_a_first_token_and_replications_begin_elsewhere():
+    """A single prompt, at once: a host that is slow in the first 3 of 6 s delays it."""
+    profile = read_profile(SHIPPED)
+    points = [[0, 2.0], [3000, 0.5]]
+    slow_first = {"axes": ["moment_ms"], "columns": ["us"], "note": "", "points": points}
+    prompt = Workload(Rows(np.array([100]), np.array([5])), np.zeros(1, dtype=np.int64))
+    costs = [
+        ProfileCost(MODEL, None, {**profile, "sections": {**profile["sections"], **more}})
+        for more in ({}, {"launch_slowness": slow_first})
+    ]
+    config = replace(configured([*WORDS, "outputs=summary"]), trace=Part(prompt))
+    alike, slow = (replace(config, cost=Part(cost)) for cost in costs)
+    begun = list(replications(slow))
+    assert len(begun) == REPLICATIONS
+    usual, *found = (run(each).summary["ttft_s"]["mean"] for each in (alike, *begun))
+    assert found[:3] == [found[0]] * 3  # begun at 0, 1.2 and 2.4 s
+    assert found[0] > usual > found[3] == found[4]
+    assert list(replications(alike)) == [alike]
 
 
 def test_a_profile_of_ones_own_is_off_by_what_its_sweeps_say_and_one_that_ships_by_more(tmp_path):

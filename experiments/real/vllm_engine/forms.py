@@ -23,6 +23,7 @@ from testbed.experiments.real.vllm_engine.launch_fit import (
 )
 from testbed.experiments.real.vllm_engine.launch_terms import Curve, OfPrompts, prompts_by_terms
 from testbed.experiments.real.vllm_engine.prompt_fit import PromptFit
+from testbed.experiments.real.vllm_engine.slowness_fit import slowness_points, steady
 from testbed.experiments.real.vllm_engine.smooth import (
     Fit,
     Floats,
@@ -32,6 +33,7 @@ from testbed.experiments.real.vllm_engine.smooth import (
 )
 
 Within = Callable[[pd.DataFrame, DecodeFit, LaunchFit, PromptFit, Sequence[int]], WithinGraphs]
+Slowness = Callable[[pd.DataFrame, DecodeFit], list[list[float]]]
 Beside = Callable[[PromptFit, pd.DataFrame, DecodeFit, LaunchFit, int], PromptFit]
 
 
@@ -40,7 +42,7 @@ class Form(NamedTuple):
     its largest batch. of_decodes: their computing, from medians by size. alone: the fit of lone
     prompts beyond the graphs, among which those that take the host as long as the GPU are outliers.
     within_graphs: the computing of prompts in them; empty if it is that of as many decodes.
-    beside: prompts beyond them, with decodes.
+    beside: prompts beyond them, with decodes. slowness: of the host from moment to moment.
     """
 
     prompts: OfPrompts
@@ -49,6 +51,7 @@ class Form(NamedTuple):
     alone: Fit
     within_graphs: Within
     beside: Beside
+    slowness: Slowness
 
 
 OF_SUMS = Form(
@@ -58,6 +61,7 @@ OF_SUMS = Form(
     alone=least_absolute,
     within_graphs=fit_within_graphs,
     beside=beside_decodes,
+    slowness=slowness_points,
 )
 # of the profiles that ship
-BY_SIZE = Form(prompts_by_size, level, rising, least_squares, as_decodes, as_alone)
+BY_SIZE = Form(prompts_by_size, level, rising, least_squares, as_decodes, as_alone, steady)

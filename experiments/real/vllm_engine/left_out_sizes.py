@@ -17,7 +17,7 @@ from testbed.core.specs import ModelSpec
 from testbed.cost.profile import ProfileCost, check_shard
 from testbed.experiments.real.vllm_engine.decode_fit import fit_decodes
 from testbed.experiments.real.vllm_engine.forms import BY_SIZE, OF_SUMS, Form
-from testbed.experiments.real.vllm_engine.logged_steps import lone_prompts, steady_decodes
+from testbed.experiments.real.vllm_engine.logged_steps import KIND, lone_prompts, steady_decodes
 from testbed.experiments.real.vllm_engine.profile_check import (
     among,
     decodes_ms,
@@ -29,7 +29,6 @@ from testbed.experiments.real.vllm_engine.profile_check import (
 from testbed.experiments.real.vllm_engine.sweep_profile import Machine, profile_of
 
 NORMAL = 1.4826  # standard deviations in the median size of a normal error
-KIND = ["decodes", "prompts", "prompt_tokens"]
 HEAD = ("iterations", "predicted by", "kinds", "median", "p90", "worst", "sum")
 LAUNCHES = {"launch_prompts", "launch_decodes"}
 CONSTANT_MS = 3.0  # of an iteration, in place of launches

@@ -29,6 +29,7 @@ WAVES = "waves.csv"
 OF_WAVES = ("name", "started_s", "ended_s")
 AMONG_WAVES = "prompts among"
 MS = 1e3
+KIND = ["decodes", "prompts", "prompt_tokens"]  # iterations of the same work
 
 
 def read_steps(folder: Path) -> pd.DataFrame:

@@ -12,8 +12,11 @@ from testbed.cost.host_drift import BEGAN, SLOWNESS
 from testbed.experiments.real.vllm_engine.decode_fit import fit_decodes
 from testbed.experiments.real.vllm_engine.forms import OF_SUMS, Form
 from testbed.experiments.real.vllm_engine.launch_fit import seen_launches
-from testbed.experiments.real.vllm_engine.left_out_sizes import KIND
-from testbed.experiments.real.vllm_engine.logged_steps import prompts_among_decodes, steady_decodes
+from testbed.experiments.real.vllm_engine.logged_steps import (
+    KIND,
+    prompts_among_decodes,
+    steady_decodes,
+)
 from testbed.experiments.real.vllm_engine.sweep_profile import Machine
 
 

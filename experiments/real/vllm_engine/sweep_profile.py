@@ -9,6 +9,7 @@ import pandas as pd
 
 from testbed.core.specs import GpuSpec, ModelSpec
 from testbed.cost.beside_prompts import BESIDE
+from testbed.cost.launch_slowness import SLOWNESS
 from testbed.cost.launches import UNSEEN
 from testbed.cost.sections import FORMAT, check_profile
 from testbed.experiments.real.vllm_engine.decode_fit import DecodeFit, fit_decodes
@@ -77,6 +78,7 @@ def profile_of(steps: pd.DataFrame, machine: Machine, form: Form = OF_SUMS) -> d
         **_beside(within.per_decode, prompts.per_decode, largest_graph, longest),
         **_launches(launches, decodes, prompts.later_ms),
         **_unseen(launches.unseen, largest_graph),
+        **_slowness(form.slowness(among, decodes)),
     }
     profile = {
         "format": FORMAT,
@@ -220,6 +222,14 @@ def _unseen(ms: float, largest_graph: int) -> dict[str, Section]:
         return {}
     note = "cuBLAS looks kernels up for a number of tokens that is launched the first time"
     return {UNSEEN: _section(("num_tokens",), [[largest_graph + 1, ms * US]], note)}
+
+
+def _slowness(points: Sequence[Sequence[Any]]) -> dict[str, Section]:
+    """The host's slowness from moment to moment, if its sweeps show it."""
+    if not points:
+        return {}
+    note = "no time: launches of prompts over the mean of their kind, from that moment on"
+    return {SLOWNESS: _section(("moment_ms",), points, note)}
 
 
 def _section(
