@@ -46,7 +46,7 @@ def _seconds(metric: Mapping[str, Any]) -> float:
 
 
 def _count(metrics: Mapping[str, Any], names: tuple[str, ...]) -> Any:
-    return next((metrics[name]["value"] for name in names if name in metrics), None)
+    return next((metrics[name].get("value") for name in names if name in metrics), None)
 
 
 def _problems(line: Any) -> Iterator[str | None]:

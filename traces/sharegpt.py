@@ -59,7 +59,7 @@ class ShareGptJson(FileTrace):
     def _first_round(self, number: int, item: Any) -> tuple[str, str]:
         """The first human message and the message after it; empty texts if there is none."""
         try:
-            messages = [(str(m["from"]), str(m["value"])) for m in item["conversations"]]
+            messages = [(str(m["from"]), _text(m["value"])) for m in item["conversations"]]
         except (KeyError, TypeError) as error:
             raise InputError(
                 key=f"{self.path}, item {number}",
@@ -82,6 +82,13 @@ class ShareGptJson(FileTrace):
         return np.array(
             [len(encoding.ids) for encoding in tokenizer.encode_batch(list(texts))], dtype=np.int64
         )
+
+
+def _text(value: Any) -> str:
+    """The text of a message. Raises TypeError for null and for parts, which are not its words."""
+    if not isinstance(value, str):
+        raise TypeError(f"{value!r} is no text")
+    return value
 
 
 def _load(path: str) -> Any:

@@ -37,8 +37,9 @@ TIMES = ("queued_ts", "first_token_ts", "last_token_ts")
 SIMULATED = "simulated"  # true: of `testbed serve` without a GPU
 ARRIVAL = "arrival_time"  # by the client's clock
 PREEMPTIONS = "preemptions"  # of each request, or in meta.json of all
+ID = "request_id"
 KNOWN = (  # what a line of requests.jsonl may have
-    "request_id",
+    ID,
     "input_toks",
     "output_toks",
     ARRIVAL,
@@ -164,6 +165,7 @@ class VllmLog(FileTrace):
     def _served(self) -> tuple[Rows, Times]:
         if self.is_of_engine:
             items = [item for _, item in json_lines(self.path, _problems)]
+            _check_ids(self.path, items)
             rows, times = _vllm(items)
             self._preemptions = _preemptions(items)
             if any(item.get(SIMULATED) for item in items):
@@ -241,6 +243,19 @@ def _check_unit(path: str, rows: Rows, generating_s: Floats) -> None:
             problem=f"{tpot_s:.3g} s between two tokens, in the median: its times are no seconds",
             remedy="give them in seconds",
         )
+
+
+def _check_ids(path: str, items: list[Any]) -> None:
+    """Raise InputError for a log that has a request twice by its id, or those of two runs."""
+    seen = set[str]()
+    for name in (str(item[ID]) for item in items if ID in item):
+        if name in seen:
+            raise InputError(
+                key=path,
+                problem=f"{ID}={name[:40]}: is there twice",
+                remedy="remove the copy; each run is a log of its own",
+            )
+        seen.add(name)
 
 
 def _preemptions(items: list[Any]) -> int | None:

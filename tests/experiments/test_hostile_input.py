@@ -64,6 +64,15 @@ STATS = {
     "first_token_ts": 2.0,
     "last_token_ts": 4.0,
 }
+AIPERF = {
+    "metadata": {"request_start_ns": 1},
+    "metrics": {
+        "time_to_first_token": {"value": 100, "unit": "ms"},
+        "request_latency": {"value": 200, "unit": "ms"},
+        "usage_prompt_tokens": {},
+        "output_sequence_length": {"value": 3, "unit": "tokens"},
+    },
+}
 TURN = {
     "t": 0,
     "type": "n",
@@ -288,6 +297,14 @@ FILES = {
         "no list": ("{}", ()),
         "no messages": ('[{"id": 1}]', ("item 1",)),
         "a message without text": ('[{"conversations": [{"from": "gpt"}]}]', ("item 1",)),
+        "a message that is null": (
+            '[{"conversations": [{"from": "human", "value": null}]}]',
+            ("item 1",),
+        ),
+        "a message in parts": (
+            '[{"conversations": [{"from": "human", "value": [{"text": "a"}]}]}]',
+            ("item 1",),
+        ),
         "only empty conversations": ('[{"conversations": []}]', ()),
         "a truncated file": ('[{"conversations": [', ()),
         "a mistake on line 2": ('[{"id": 1},\n{]', ("line 2",)),
@@ -425,6 +442,11 @@ FILES = {
         "no class": (stats(priority=1 << 64), ("line 1", f"priority={1 << 64}")),
         "infinite": (stats(queued_ts=float("-inf")), ("line 1", "queued_ts=-inf")),
         "a first token before its request": (stats(queued_ts=3.0), ("line 1", "queued_ts")),
+        "a request twice": (
+            "\n".join(stats(request_id="r1", queued_ts=time) for time in (0.5, 1.0)),
+            ("request_id=r1",),
+        ),
+        "a count without a value": (json.dumps(AIPERF), ("request 1", "prompt=None")),
     },
     "log of rows": {
         "a first token before its request": (
