@@ -2,14 +2,12 @@
 
 from collections.abc import Mapping
 
-from pydantic import TypeAdapter, ValidationError
-
 from testbed.core.errors import InputError
 from testbed.core.specs import GIB
 from testbed.sglang.command import ON, SERVE
 from testbed.sglang.hierarchy import HostPool
-from testbed.sglang.option_values import refusal
 from testbed.sglang.server import Server
+from testbed.sglang.start_rules import EVICTION, eviction_config
 
 # Options whose value an override takes
 OVERRIDES: Mapping[str, str] = {
@@ -64,18 +62,10 @@ def _memory_words(server: Server) -> list[str]:
 
 def _eviction_words(values: Mapping[str, str]) -> list[str]:
     """The order in which runs are evicted, and its parameters."""
-    name, key = "--radix-eviction-policy", "policy.radix_eviction_policy"
-    words = [f"{key}={values[name]}"] if name in values else []
-    text = values.get(f"{name}-config")
-    if text is None:
-        return words
-    try:
-        given = TypeAdapter(dict[str, int]).validate_json(text, strict=True)
-    except ValidationError:
-        remedy = '\'{"threshold": 4096, "next_prompt_estimate": 512}\', say'
-        raise refusal(values, f"{name}-config", "is no JSON object of numbers", remedy) from None
-    pairs = ",".join(f"{name}:{value}" for name, value in given.items())
-    return [*words, f"{key}_config={{{pairs}}}"]
+    key = "policy.radix_eviction_policy"
+    words = [f"{key}={values[EVICTION]}"] if EVICTION in values else []
+    pairs = ",".join(f"{name}:{value}" for name, value in eviction_config(values).items())
+    return [*words, f"{key}_config={{{pairs}}}"] if pairs else words
 
 
 def _host_words(server: Server, host: HostPool) -> list[str]:

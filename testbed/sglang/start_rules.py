@@ -1,15 +1,21 @@
-"""Options of scheduling with which SGLang (0.5.23) does not start: its parser's choices, and its
-own checks of what goes together (arg_groups/validation_hook.py).
+"""Options with which SGLang (0.5.23) does not start: its parser's choices, and its own checks of
+what goes together (arg_groups/validation_hook.py, kv_cache_hook.py).
 """
 
 from collections.abc import Mapping
 
-from testbed.core.errors import DoesNotStart
+from pydantic import TypeAdapter, ValidationError
+
+from testbed.core.errors import DoesNotStart, InputError
+from testbed.memory.radix.strategies import strategy_named
 from testbed.sglang.command import SERVE
-from testbed.sglang.option_values import decimal, number
+from testbed.sglang.option_values import decimal, number, refusal
+
+EVICTION = "--radix-eviction-policy"
+EVICTION_CONFIG = f"{EVICTION}-config"
 
 CHOICES: Mapping[str, tuple[str, ...]] = {
-    "--radix-eviction-policy": ("lru", "lfu", "slru", "priority", "tlru"),
+    EVICTION: ("lru", "lfu", "slru", "priority", "tlru"),
     "--retraction-policy": ("length", "priority"),
     "--schedule-policy": (
         "lpm",
@@ -32,6 +38,10 @@ def check_scheduling(values: Mapping[str, str], chunk: int, page_size: int) -> N
     """
     for name, choices in CHOICES.items():
         _check_choice(values, name, choices)
+    _check_eviction(values)
+    served = values.get("--served-model-name", "")
+    if ":" in served and "://" not in served:
+        raise _refused("--served-model-name", served, "a colon stands before a LoRA's name")
     number(values, "--prefill-max-requests")
     conservativeness = "--schedule-conservativeness"
     if (decimal(values, conservativeness) or 0.0) < 0:
@@ -44,6 +54,26 @@ def check_scheduling(values: Mapping[str, str], chunk: int, page_size: int) -> N
     elif values.get("--retraction-policy") == "priority":
         problem = "it needs --enable-priority-scheduling"
         raise _refused("--retraction-policy", "priority", problem)
+
+
+def eviction_config(values: Mapping[str, str]) -> dict[str, int]:
+    """The parameters of the eviction policy. Raises InputError for what is no object of numbers."""
+    if EVICTION_CONFIG not in values:
+        return {}
+    try:
+        return TypeAdapter(dict[str, int]).validate_json(values[EVICTION_CONFIG], strict=True)
+    except ValidationError:
+        remedy = '\'{"threshold": 4096, "next_prompt_estimate": 512}\', say'
+        problem = "is no JSON object of numbers"
+        raise refusal(values, EVICTION_CONFIG, problem, remedy) from None
+
+
+def _check_eviction(values: Mapping[str, str]) -> None:
+    config = eviction_config(values)
+    try:
+        strategy_named(values.get(EVICTION, "lru"), config)
+    except InputError as error:
+        raise _refused(EVICTION_CONFIG, values.get(EVICTION_CONFIG), error.problem) from error
 
 
 def _check_choice(

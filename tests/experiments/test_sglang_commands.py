@@ -128,6 +128,8 @@ def test_overrides_take_precedence():
             f"{MODEL} --radix-eviction-policy-config threshold=3",
             ("--radix-eviction-policy-config threshold=3", "JSON"),
         ),
+        (f"{MODEL} --radix-eviction-policy tlru", ("does not start", "threshold must be above")),
+        (f"{MODEL} --served-model-name llama:8b", ("does not start", "colon")),
         (f"{MODEL} --hicache-ratio 2", ("--hicache-ratio", "--enable-hierarchical-cache")),
         (f"{HICACHE} --hicache-ratio 0", ("--hicache-ratio 0", "above 0")),
         (f"{HICACHE} --hicache-write-policy back", ("--hicache-write-policy back", "write_back")),

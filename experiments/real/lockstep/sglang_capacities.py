@@ -36,6 +36,7 @@ OPTIONS = (
     "--chunked-prefill-size -1",
     "--kv-cache-dtype fp8_e4m3 --context-length 4096",
     "--swa-full-tokens-ratio 0.5 --cuda-graph-max-bs-decode 64",
+    "--radix-eviction-policy tlru",
 )
 PARALLEL = (1, 2, 4, 8, 16, 32, 64)
 

@@ -124,6 +124,7 @@ def _computed(start: Start) -> Started:
 
     arguments = prepare_server_args([*start.words, "--skip-tokenizer-init"])
     arguments.resolve_once()
+    arguments.check_server_args()
     get_context().set_server_args(arguments)
     schedule = get_schedule()
     config, context_len = _pool(arguments, start)
