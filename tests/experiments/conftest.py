@@ -149,6 +149,12 @@ def web_page(browser, width):
 
 
 @pytest.fixture
+def four_requests(monkeypatch):
+    """Shorten the runs of a `testbed.check` of which words and answers are tested."""
+    monkeypatch.setattr("testbed.checks.fast_and_slow.NUM_REQUESTS", 4)
+
+
+@pytest.fixture
 def tiny(testbed):
     """Options of the run of seven requests on ten blocks, in the folder of the test."""
     return tiny_overrides(Path("tiny.csv"), blocks=10)

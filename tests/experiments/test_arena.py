@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from functools import cache
 
 import pytest
 from counted_calls import calls_of
@@ -11,7 +12,14 @@ import testbed
 from testbed.core.errors import AnswerIsNo, InputError
 from testbed.experiments.arena import games as arena_games
 from testbed.experiments.arena.across_rules import across
-from testbed.experiments.arena.arena_bounds import BELADY, INFINITE, LRU, NOTHING, RandomOrder
+from testbed.experiments.arena.arena_bounds import (
+    BELADY,
+    BOUNDS,
+    INFINITE,
+    LRU,
+    NOTHING,
+    RandomOrder,
+)
 from testbed.experiments.arena.arena_cell import PLAIN, conditions_of, row_of, row_of_run, words_of
 from testbed.experiments.arena.arena_table import cells_of, page_of, ranked
 from testbed.experiments.arena.entrants import entrant_of, values_of
@@ -29,12 +37,19 @@ from testbed.run.simulate import run_setup
 RULES = Rules("vllm-v1")
 SCAN = Case("scan", (f"trace={HARD}Scan",), num_requests=60)
 LOOP = Case("loop", (f"trace={HARD}Loop", "trace.num_stories=20"), num_requests=60, pools=(0.98,))
-TINY = Suite("sprint", (SCAN, LOOP), pools=(0.5,), loads=(0.8,), seeds=(0, 1))
-ONE = replace(TINY, cases=(SCAN,), seeds=(0,))
+TINY = Suite("sprint", (SCAN,), pools=(0.5,), loads=(0.8,), seeds=(0, 1))
+ONE = replace(TINY, seeds=(0,))
 
 
 def in_turn(calls):
     return [call() for call in calls]
+
+
+def called(call, *arguments, limit_s):
+    return call(*arguments)
+
+
+measured = cache(arena_games.measure)
 
 
 @pytest.fixture(scope="module")
@@ -44,34 +59,55 @@ def rows(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def games(rows):
-    return play(["lfu"], TINY, RULES, rows, in_turn)
+def play_here(rows):
+    """Play in this process, where a workload is measured once: parts that ship need no process of
+    their own.
+    """
+
+    def call(names, suite, rules=RULES):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(arena_games, "isolated", called)
+            patch.setattr(arena_games, "measure", measured)
+            return play(names, suite, rules, rows, in_turn)
+
+    return call
 
 
 @pytest.fixture(scope="module")
-def played(rows):
+def games(play_here):
+    return play_here(["lfu"], TINY)
+
+
+@pytest.fixture(scope="module")
+def played(rows, play_here):
     """A folder of rows, and the games that wrote them."""
-    return rows, play(["lfu"], ONE, RULES, rows, in_turn)
+    return rows, play_here(["lfu"], ONE)
 
 
-def hits(games, name, workload):
-    return [row.hits for (place, _), row in games.rows[name].items() if workload in place]
+def hits(games, name):
+    return [row.hits for row in games.rows[name].values()]
 
 
 def test_bounds_stand_beside_the_entrants(games):
     assert not games.out
-    assert set(hits(games, NOTHING, "scan")) == {0.0}
+    assert set(hits(games, NOTHING)) == {0.0}
     for order in ("lru", "lfu", "random"):
-        for own, most in zip(hits(games, order, "scan"), hits(games, BELADY, "scan"), strict=True):
+        for own, most in zip(hits(games, order), hits(games, BELADY), strict=True):
             assert own <= most
-    for own, most in zip(hits(games, LRU, "scan"), hits(games, INFINITE, "scan"), strict=True):
+    for own, most in zip(hits(games, LRU), hits(games, INFINITE), strict=True):
         assert own <= most
 
 
-def test_lru_finds_little_in_a_loop_that_is_larger_than_the_pool(games):
+def test_lru_finds_little_in_a_loop_that_is_larger_than_the_pool():
     """A request that overtakes another one in the queue is all that it finds."""
-    assert max(hits(games, LRU, "loop")) < 0.15
-    assert min(hits(games, BELADY, "loop")) > 0.3
+    (condition,) = conditions_of(TINY, LOOP, RULES)
+    lru, belady = (
+        [row_of(condition, bound, RULES, seed).hits for seed in TINY.seeds]
+        for bound in BOUNDS
+        if bound.name in (LRU, BELADY)
+    )
+    assert max(lru) < 0.15
+    assert min(belady) > 0.3
 
 
 def test_a_rank_counts_those_that_are_faster_beyond_doubt(games):
@@ -85,10 +121,10 @@ def test_a_rank_counts_those_that_are_faster_beyond_doubt(games):
     assert ranks["copy"] == ranks["lfu"]
 
 
-def test_rows_that_are_done_are_read(played):
+def test_rows_that_are_done_are_read(played, play_here):
     folder, first = played
     times = {path: path.stat().st_mtime_ns for path in folder.glob("*.json")}
-    again = play(["lfu"], ONE, RULES, folder, in_turn)
+    again = play_here(["lfu"], ONE)
     assert again.rows == first.rows
     assert {path: path.stat().st_mtime_ns for path in folder.glob("*.json")} == times
 
@@ -124,39 +160,40 @@ def cheap(tmp_path_factory):
     return conditions_of(ONE, SCAN, RULES)[0]
 
 
-def test_rules_of_tiers_play_beside_others_with_a_tier(played):
-    names = [
-        "store=write_back",
-        "store=on_reuse,num_hits=2",
-        "load=never",
-        "vllm_offloading",
-        "lfu",
-    ]
-    games = play(names, ONE, RULES, played[0], in_turn)
+OF_A_TIER = ["store=write_back", "store=on_reuse,num_hits=2", "load=never", "vllm_offloading"]
+OF_EVERY_KIND = ["separate", "prefix_aware", *OF_A_TIER, "radix", "lfu"]
+
+
+@pytest.fixture(scope="module")
+def of_every_kind(play_here):
+    """Games of entrants of every kind."""
+    games = play_here(OF_EVERY_KIND, ONE)
     assert not games.out
+    return games
+
+
+def test_rules_of_tiers_play_beside_others_with_a_tier(of_every_kind):
+    games = of_every_kind
     resources = {name: entrant.resources for name, entrant in games.entrants.items()}
     ranks = {row.name: row.rank for row in standings(games.rows, resources)}
-    assert [resources[name] for name in names] == ["DRAM tier"] * 4 + [""]
-    assert ranks["lfu"] == 1
-    assert {ranks[name] for name in names} == {1}  # one seed separates nothing
-    (never,), (write_back,) = (games.rows[name].values() for name in ("load=never", names[0]))
+    assert [name for name, had in resources.items() if had == "DRAM tier"] == OF_A_TIER
+    assert resources["lfu"] == ""
+    assert {ranks[name] for name in (*OF_A_TIER, "lfu")} == {1}  # one seed separates nothing
+    (never,), (write_back,) = (games.rows[name].values() for name in ("load=never", OF_A_TIER[0]))
     assert never.hits == next(iter(games.rows[LRU].values())).hits < write_back.hits
 
 
-def test_entrants_of_every_kind_are_in_table_csv_json_and_page(played, tmp_path):
-    names = ["separate", "prefix_aware", "store=write_back", "load=never", "radix", "lfu"]
-    games = play(names, ONE, RULES, played[0], in_turn)
-    assert not games.out
-    write(tmp_path / "arena.json", games)
-    rows = ranked(games)
+def test_entrants_of_every_kind_are_in_table_csv_json_and_page(of_every_kind, tmp_path):
+    write(tmp_path / "arena.json", of_every_kind)
+    rows = ranked(of_every_kind)
     shown = {
         "table": [cells[1] for cells in cells_of(rows)],
-        "csv": columns_of(games)["entrant"],
+        "csv": columns_of(of_every_kind)["entrant"],
         "json": [row["entrant"] for row in read(tmp_path / "arena.json")["rows"]],
-        "page": page_of(games, rows, 1),
+        "page": page_of(of_every_kind, rows, 1),
     }
     for place, content in shown.items():
-        assert [name for name in names if name not in content] == [], place
+        assert [name for name in OF_EVERY_KIND if name not in content] == [], place
 
 
 TLRU = "radix,radix_eviction_policy=tlru,radix_eviction_policy_config={threshold:64}"
@@ -178,7 +215,7 @@ def test_a_policy_without_blocks_has_the_bytes_of_the_others_pool(cheap, rules):
     assert pools[0].num_slots == pools[1].num_slots
 
 
-@pytest.mark.usefixtures("few_requests")
+@pytest.mark.usefixtures("four_requests")
 def test_the_example_policy_plays_and_a_slow_one_learns_why(cheap, monkeypatch, tmp_path):
     monkeypatch.setattr(arena_games, "EXAMPLES", 5)  # of a policy that keeps the contract
     entrant = admitted("example_policy:Slabs", RULES)
@@ -224,9 +261,9 @@ def test_an_oracle_that_ships_does_not_play():
     )
 
 
-def test_the_same_orders_play_under_sglang_s_rules(played):
+def test_the_same_orders_play_under_sglang_s_rules(played, play_here):
     rules = Rules("sglang")
-    own = play(["lfu"], ONE, rules, played[0], in_turn)
+    own = play_here(["lfu"], ONE, rules)
     assert not own.out
     found = across({RULES.name: played[1], "sglang": own})
     assert {name for rows in found.standings.values() for name in [row.name for row in rows]} == {
@@ -272,22 +309,17 @@ def test_what_breaks_its_contract_does_not_play(name, why):
     assert why in answer.reason
 
 
-def test_a_plug_in_that_hangs_costs_its_own_row():
-    (condition, *_) = conditions_of(TINY, SCAN, RULES)
+def test_a_plug_in_that_hangs_costs_its_own_row(cheap):
     entrant = entrant_of("arena_cheats:Sleeps")
-    answer = isolated(row_of, condition, entrant, RULES, 0, limit_s=3)
-    assert "within 3 s" in answer.reason
+    answer = isolated(row_of, cheap, entrant, RULES, 0, limit_s=0.5)
+    assert "within 0.5 s" in answer.reason
 
 
 @pytest.mark.parametrize("name", ["RaisesAtTheEnd", "LearnsFromRuns"])
-def test_what_comes_after_a_run_changes_no_row(name):
-    (condition, *_) = conditions_of(TINY, SCAN, RULES)
-    rows = [
-        isolated(row_of, condition, entrant_of(text), RULES, 0, limit_s=60)
-        for text in ("eviction=lru", f"arena_cheats:{name}")
-    ]
-    assert rows[0].job_s == rows[1].job_s
-    assert rows[0].hits == rows[1].hits
+def test_what_comes_after_a_run_changes_no_row(played, cheap, name):
+    (lru,) = played[1].rows[LRU].values()
+    row = isolated(row_of, cheap, entrant_of(f"arena_cheats:{name}"), RULES, 0, limit_s=60)
+    assert (row.job_s, row.hits) == (lru.job_s, lru.hits)
 
 
 def test_the_others_play_without_one_that_fails(played):
@@ -302,41 +334,51 @@ def stored(played, tmp_path):
     return read(tmp_path / "arena.json")
 
 
-def found(content, tmp_path, suite=ONE, sample=None):
-    return differences(content, suite, tmp_path / "again", in_turn, sample)
+@pytest.fixture
+def found(rows, monkeypatch):
+    """The differences that a verification finds, which reads the rows that were played."""
+    monkeypatch.setattr(arena_games, "isolated", called)
+    monkeypatch.setattr("testbed.experiments.arena.results.measure", measured)
+
+    def call(content, suite=ONE, sample=None, **options):
+        return differences(content, suite, rows, in_turn, sample, **options)
+
+    return call
 
 
 def test_a_result_comes_out_again(games, tmp_path):
     write(tmp_path / "arena.json", games)
-    assert found(read(tmp_path / "arena.json"), tmp_path, TINY, sample=4) == []
+    content = read(tmp_path / "arena.json")
+    assert differences(content, TINY, tmp_path / "again", in_turn, sample=4) == []
+    assert len([*(tmp_path / "again").iterdir()]) == 4
 
 
-def test_a_forged_row_is_found(stored, tmp_path):
+def test_a_forged_row_is_found(stored, found):
     row = next(row for row in stored["rows"] if row["entrant"] == "lfu")
     row["job_s"] *= 0.9
-    (line,) = found(stored, tmp_path)
+    (line,) = found(stored)
     assert "job_s" in line
     assert "lfu" in line
 
 
-def test_a_changed_seed_version_or_suite_is_found(stored, tmp_path):
+def test_a_changed_seed_version_or_suite_is_found(stored, found):
     moved = json.loads(json.dumps(stored))
     moved["rows"][0]["seed"] = 7
-    assert "not of the suite" in found(moved, tmp_path)[0]
+    assert "not of the suite" in found(moved)[0]
     older = {**stored, "about": {**stored["about"], "simulator": "0"}}
-    assert found(older, tmp_path)[0].startswith("simulator")
-    assert differences(older, ONE, tmp_path / "other", in_turn, 1, any_version=True) == []
-    assert found(stored, tmp_path, replace(ONE, pools=(0.6,)))[0].startswith("suite_hash")
+    assert found(older)[0].startswith("simulator")
+    assert found(older, sample=1, any_version=True) == []
+    assert found(stored, replace(ONE, pools=(0.6,)))[0].startswith("suite_hash")
 
 
-def test_a_row_that_is_left_out_or_doubled_is_found(stored, tmp_path):
+def test_a_row_that_is_left_out_or_doubled_is_found(stored, found):
     """Also beside a sample, which could have drawn others."""
     rows = stored["rows"]
-    (missing,) = found({**stored, "rows": rows[1:]}, tmp_path, sample=1)
+    (missing,) = found({**stored, "rows": rows[1:]}, sample=1)
     assert rows[0]["entrant"] in missing
     assert "missing" in missing
-    assert len(found({**stored, "rows": []}, tmp_path, sample=1)) == len(rows)
-    (doubled,) = found({**stored, "rows": [*rows, rows[0]]}, tmp_path, sample=1)
+    assert len(found({**stored, "rows": []}, sample=1)) == len(rows)
+    (doubled,) = found({**stored, "rows": [*rows, rows[0]]}, sample=1)
     assert "twice" in doubled
 
 
@@ -347,9 +389,12 @@ def test_a_file_without_a_part_of_a_result_is_refused(stored, tmp_path, part):
         refuses("is no result of the arena", read, tmp_path / "odd.json")
 
 
-def test_a_swapped_entrant_is_found(stored, tmp_path):
-    stored["entrants"]["lfu"]["words"][0] = "eviction@policy.eviction=belady"
-    assert "lfu" in found(stored, tmp_path)[0]
+@pytest.mark.parametrize(
+    "swapped", [{"words": ["eviction@policy.eviction=belady"]}, {"source": "of another file"}]
+)
+def test_a_swapped_entrant_is_found(stored, found, swapped):
+    stored["entrants"]["lfu"] |= swapped
+    assert "lfu" in found(stored)[0]
 
 
 def test_a_score_is_beside_lru_and_deterministic(monkeypatch):
