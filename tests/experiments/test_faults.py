@@ -58,12 +58,12 @@ def place(testbed, tmp_path, kept):
             folder = tmp_path / f"place{next(numbers)}"
             shutil.copytree(kept, folder / "kept")
         os.chdir(folder)
-        faults = Faults(folder, "none", None) if faults_of is None else faults_of(folder)
+        faults = Faults(folder) if faults_of is None else faults_of(folder)
         with injected(faults):
             code, output, errors = testbed(*words)
         output = PROGRESS.sub("", output.replace(str(folder), "."))
         output = output.replace("complete already", "done")  # of a point that a call before made
-        return code, output, errors, folder, faults.count
+        return code, output, errors, folder, faults.counts
 
     return call
 
@@ -107,17 +107,22 @@ def check_fault(place, words, undisturbed, kind, position, *, lasts, error):
     return refusal
 
 
+@pytest.fixture(scope="module")
+def answers():
+    """What `undisturbed` has found, by command."""
+    return {}
+
+
 @pytest.fixture
-def undisturbed(place):
+def undisturbed(place, answers):
     """The output and the files of a command without faults, and its calls of each kind."""
 
     def call(words):
-        code, output, _, folder, _ = place(words)
-        assert code == 0
-        numbers = {}
-        for kind in KINDS:
-            numbers[kind] = place(words, lambda folder, kind=kind: Faults(folder, kind, None))[-1]
-        return (output, settled(folder)), numbers
+        if words not in answers:
+            code, output, _, folder, numbers = place(words)
+            assert code == 0
+            answers[words] = (output, settled(folder)), {kind: numbers[kind] for kind in KINDS}
+        return answers[words]
 
     return call
 

@@ -33,22 +33,23 @@ class Outcomes:
 
 
 class Faults:
-    """Counts the calls of one kind on files below a folder, and fails from the n-th on, or at the
-    n-th alone. position None: none fails.
+    """Counts the calls of each kind on files below a folder. Those of one kind fail from the n-th
+    on, or at the n-th alone. kind None: none fails.
     """
 
-    def __init__(self, folder, kind, position, *, lasts=False, error=errno.ENOSPC):
+    def __init__(self, folder, kind=None, position=0, *, lasts=False, error=errno.ENOSPC):
         self.folder = os.path.realpath(folder)
         self.kind, self.position, self.lasts, self.error = kind, position, lasts, error
-        self.count = 0
+        self.counts = Counter()
 
     def meet(self, kind, path=None):
         """A call is made; it may fail."""
-        if kind != self.kind or not self._is_below(path):
+        if not self._is_below(path):
             return
-        number, self.count = self.count, self.count + 1
-        is_due = number >= (self.position or 0) if self.lasts else number == self.position
-        if self.position is not None and is_due:
+        number = self.counts[kind]
+        self.counts[kind] += 1
+        is_due = number >= self.position if self.lasts else number == self.position
+        if kind == self.kind and is_due:
             raise OSError(self.error, os.strerror(self.error), None if path is None else str(path))
 
     def _is_below(self, path):
