@@ -65,7 +65,7 @@ def check(testbed, tmp_path):
     return lambda *arguments: testbed("check", *arguments)
 
 
-@pytest.mark.usefixtures("few_requests")
+@pytest.mark.usefixtures("four_requests")
 def test_a_check_counts_the_histories_and_leaves_no_files(check, tmp_path, monkeypatch):
     monkeypatch.setattr(progress, "REPORT_S", 1e-3)
     code, output, said = check("example_policy:Slabs", "slab_size=8", *SMALL)
@@ -112,12 +112,12 @@ def test_what_cannot_be_checked_is_refused_with_the_way_out(check, call, words):
 
 
 def test_difference_of_fast_and_slow_simulations_is_reported(check):
-    code, output, _ = check("faulty:CountsCalls", "--examples", "1")
+    code, output, _ = check("faulty:CountsCalls", *SMALL)
     assert code == 1
     assert "clause 7" in output
     assert "counters()" in output
 
 
-@pytest.mark.usefixtures("few_requests")
+@pytest.mark.usefixtures("four_requests")
 def test_policies_of_several_groups_are_checked_by_name(check):
     assert check("testbed.memory.groups.grouped_caching:GroupedCaching", *SMALL)[0] == 0

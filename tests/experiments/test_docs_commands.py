@@ -138,7 +138,7 @@ FIRST = {
 }
 
 
-@pytest.mark.usefixtures("few_requests")
+@pytest.mark.usefixtures("four_requests")
 @pytest.mark.parametrize(
     ("page", "lines"),
     [

@@ -152,6 +152,7 @@ def inputs(tmp_path, words):
             tiny_run(tmp_path / name, blocks=blocks)
 
 
+@pytest.mark.usefixtures("four_requests")
 @pytest.mark.parametrize("words", ANSWERS, ids=" ".join)
 def test_quiet_json_is_all_that_is_printed(testbed, inputs, words):
     answer_class, expected = ANSWERS[words]
