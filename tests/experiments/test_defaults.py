@@ -1,9 +1,9 @@
 """A default stands once: at the constructor or the typed model. A YAML file states what differs."""
 
 from dataclasses import MISSING, asdict, fields
+from functools import cache
 
 import pytest
-import yaml
 from omegaconf import OmegaConf
 
 from testbed.experiments.runs.choice_names import CONF
@@ -45,9 +45,15 @@ def name_of(path):
     return path.relative_to(CONF).with_suffix("").as_posix()
 
 
+@cache
+def stated_in(path):
+    """The values of a file."""
+    return OmegaConf.to_container(OmegaConf.load(path), resolve=False) or {}
+
+
 def classes_of(path):
     """The class of each mapping in a file, by the mapping's key; its own has the key ``."""
-    stated = yaml.safe_load(path.read_text(encoding="utf-8"))
+    stated = stated_in(path)
     mappings = {"": stated, **{key: entry for key, entry in stated.items() if key != "defaults"}}
     return {
         key: entry["_target_"]
@@ -75,7 +81,7 @@ def defaults_at(path, stated, key):
 
 def stated_twice(path):
     """Each key of a file with its value and the constructor's default, if there is one."""
-    stated = OmegaConf.to_container(OmegaConf.load(path), resolve=False) or {}
+    stated = stated_in(path)
     nested = {key: value for key, value in stated.items() if isinstance(value, dict)}
     for key, values in [("", stated), *nested.items()]:
         defaults = defaults_at(path, stated, key)
@@ -120,7 +126,7 @@ def test_every_key_of_a_built_in_class_can_be_set_without_a_plus(round_):
 def test_a_preset_repeats_nothing_of_the_options_that_it_chooses():
     """A preset's values would else count more than those of another option."""
     for path in sorted((CONF / "system").glob("*.yaml")):
-        stated = yaml.safe_load(path.read_text(encoding="utf-8"))
+        stated = stated_in(path)
         for group, values in stated.items():
             if not isinstance(values, dict):
                 continue
