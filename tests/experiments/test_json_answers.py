@@ -20,6 +20,8 @@ from testbed.experiments.cli.json_answers import (
 )
 from testbed.experiments.cli.output import print_json
 from testbed.experiments.site.json_fields import ANSWERS, meanings_of, page
+from testbed.study import sensitivity
+from testbed.study.sensitivity import CapacityIntervals
 
 LOG = "input_tokens,output_tokens,arrival_s,first_token_s,finish_s\n9,3,0,0.1,0.2\n9,4,1,1.1,1.3\n"
 
@@ -114,6 +116,19 @@ def test_capacity_of_one_seed_says_that_its_error_is_unknown(testbed):
     assert seeds_of(["++seed=3"], None) == [3]
 
 
+@pytest.fixture
+def varied_once(monkeypatch):
+    """The searches of a sensitivity, dozens of runs, are made for the first answer alone."""
+    search, found = sensitivity.capacity_intervals, list[CapacityIntervals]()
+
+    def kept(*question):
+        found.extend([search(*question)] if not found else [])
+        return found[0]
+
+    monkeypatch.setattr(sensitivity, "capacity_intervals", kept)
+
+
+@pytest.mark.usefixtures("varied_once")
 def test_capacity_says_how_sensitive_it_is(testbed):
     words = ("capacity", "slo.ttft_s=0.5", "arrivals.duration_s=2", "--precision", "1")
     _, printed, _ = testbed(*words, "seed=3", "--sensitivity", "--json")
