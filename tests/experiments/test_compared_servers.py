@@ -3,8 +3,12 @@ server cannot do, which is refused before another one is simulated.
 """
 
 import json
+from itertools import combinations
 
 import pytest
+
+from testbed import simulate
+from testbed.experiments.runs.run_words import remark_on_planning
 
 LLAMA = "vllm serve meta-llama/Llama-3.1-8B"
 EAGLE = '\'{"method": "eagle3", "model": "yuhuili/EAGLE3-X", "num_speculative_tokens": 3}\''
@@ -45,9 +49,19 @@ def test_drafts_without_the_asynchronous_scheduling_of_others_are_named(testbed)
     remark, line = "asynchronous scheduling is on in ", ("run", "-m", "arrivals.rate=2", *LOAD)
     drafts = ("--from-vllm", NGRAM)
     assert remark in testbed(*line, "--from-vllm", LLAMA, *drafts)[1]
-    assert remark not in testbed(*line, "--from-vllm", WAITS, *drafts)[1]
-    assert remark not in testbed(*line, "--from-vllm", WAITS, "--from-vllm", LLAMA)[1]
     assert remark in testbed("capacity", "--from-vllm", LLAMA, *drafts, *LOAD, *SEARCH)[1]
+
+
+def test_servers_without_drafts_may_differ_in_asynchronous_scheduling():
+    runs = {
+        server: simulate(*LOAD, from_vllm=server, rate=2).summary
+        for server in (LLAMA, WAITS, NGRAM)
+    }
+    remarks = {
+        pair: [*remark_on_planning({server: runs[server] for server in pair})]
+        for pair in combinations(runs, 2)
+    }
+    assert [pair for pair, found in remarks.items() if found] == [(LLAMA, NGRAM)]
 
 
 @pytest.mark.parametrize("line", [("run", "-m", "arrivals.rate=2"), ("capacity", *SEARCH)])
