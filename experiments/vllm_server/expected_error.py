@@ -6,7 +6,7 @@ from math import ceil
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from testbed.core.errors import DoesNotStart
+from testbed.core.errors import DoesNotFit
 from testbed.core.shapes import read_model
 from testbed.core.specs import GIB
 from testbed.vllm.limits import Limits
@@ -66,10 +66,10 @@ def margin_of(server: Server, by: Terms) -> Margin | None:
 
 
 def with_margin(server: Server, by: Terms | None = None) -> Server:
-    """The server; raises DoesNotStart if the known error is more than its pool has to spare."""
+    """The server; raises DoesNotFit if the known error is more than its pool has to spare."""
     margin = margin_of(server, by or terms())
     if margin is not None and margin.may_not_start:
-        raise DoesNotStart(
+        raise DoesNotFit(
             key="the server",
             problem=(
                 f"has {margin.spare_gib:.2f} GiB to spare, less than the error of its memory, "

@@ -46,7 +46,7 @@ def speculative_of(
     if method == MTP:
         return _own_layers(model, num_drafts)
     if name is None:
-        raise _refusal(f"method={method}: vLLM does not start without a model that drafts")
+        raise _does_not_start(f"method={method} needs a model that drafts")
     if method in HEADS:
         _check_states(method, model, release)
         return eagle_of(method, str(name), num_drafts, release)
@@ -127,7 +127,10 @@ def _ngram(values: Mapping[str, Any], num_drafts: int, *, on_gpu: bool) -> Specu
     for name, value in options.items():
         if type(value) is not int or value < 1:
             raise _refusal(f"prompt_{name}={value!r}: must be a whole number of at least 1")
-    on_cpu = NGram(**options)  # which checks the lengths for both
+    try:
+        on_cpu = NGram(**options)  # which checks the lengths for both
+    except InputError as error:
+        raise _does_not_start(str(error)) from None
     if on_gpu:
         words = f"speculation={NGRAM_GPU}", f"speculation.num_drafts={num_drafts}"
         return Speculative(NGramGpu(num_drafts=num_drafts), words)
@@ -170,7 +173,6 @@ def _method(values: Mapping[str, Any]) -> str:
 
 
 def _does_not_start(problem: str, remedy: str = "") -> DoesNotStart:
-    problem = f"vLLM does not start: {problem}"
     return DoesNotStart(key=f"{SERVE}: {OPTION}", problem=problem, remedy=remedy)
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from textwrap import shorten
 from typing import Any
 
-from testbed.core.errors import InputError
+from testbed.core.errors import DoesNotStart, InputError
 
 LONGEST_VALUE = 80  # characters of a value in a message
 DEFAULTS = Path(__file__).with_name("hf_defaults.json")
@@ -91,7 +91,7 @@ class Fields:
         if key not in self._values and self._defaults.get(key) is not None:
             value = self.from_class[key] = self._defaults[key]
         if value is None and key in self._needed:
-            raise self.refusal(key, "vLLM does not start without it")
+            raise self.does_not_start(key, "it needs the value")
         return default if value is None else value
 
     def is_given(self, key: str) -> bool:
@@ -126,8 +126,15 @@ class Fields:
 
     def refusal(self, key: str, problem: str, remedy: str = "") -> InputError:
         """The error for a value that is not read."""
-        value = shorten(repr(self._values.get(key)), LONGEST_VALUE, placeholder=" ...")
+        value = self._shown(key)
         return InputError(key=f"{self.path}: {key}", value=value, problem=problem, remedy=remedy)
+
+    def does_not_start(self, key: str, problem: str) -> DoesNotStart:
+        """The error for a value with which vLLM does not start."""
+        return DoesNotStart(key=f"{self.path}: {key}", value=self._shown(key), problem=problem)
+
+    def _shown(self, key: str) -> str:
+        return shorten(repr(self._values.get(key)), LONGEST_VALUE, placeholder=" ...")
 
     def check_memory(self, also_read: Iterable[str] = ()) -> None:
         """Raise InputError for a field that changes the memory of a model, and that nothing has

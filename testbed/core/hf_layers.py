@@ -127,9 +127,8 @@ def _window_of_all(fields: Fields, kind: str, kinds: list[str], num_layers: int)
     uses_window = _uses_window(fields)
     if len(set(kinds)) > 1 and kind in ("qwen2", "qwen3"):
         if fields.get("max_window_layers") != num_layers:
-            raise fields.refusal(
-                "max_window_layers",
-                "vLLM does not start: sliding window for some but not all layers is not supported",
+            raise fields.does_not_start(
+                "max_window_layers", "sliding window for some but not all layers is not supported"
             )
         return None
     is_split = kind == "qwen2_moe" or set(kinds) != {WINDOWED}

@@ -54,9 +54,7 @@ def _by_rope(fields: Fields, kind: str, rope: Mapping[str, Any], positions: int)
     if rope_type == "yarn":
         return _by_yarn(positions, original, factor)
     if kind in types()["latent"] and original is None:
-        raise fields.refusal(
-            "rope_scaling", "vLLM does not start without original_max_position_embeddings"
-        )
+        raise fields.does_not_start("rope_scaling", "it needs original_max_position_embeddings")
     return Lengths(int(positions * factor))
 
 
@@ -94,8 +92,8 @@ def _check_rope(fields: Fields, kind: str, rope: Mapping[str, Any]) -> None:
     allowed = types()["rope_types"].get(kind)
     name = rope.get("rope_type", rope.get("type", "default"))
     if allowed and name not in allowed:
-        raise fields.refusal("rope_scaling", f"vLLM does not start with {name} (one of {allowed})")
+        raise fields.does_not_start("rope_scaling", f"{name} is none of {allowed}")
     needed = [] if rope == types()["rope"].get(kind) else types()["rope_keys"].get(kind, [])
     missing = next((key for key in needed if key not in rope), None)
     if missing is not None:
-        raise fields.refusal("rope_scaling", f"vLLM does not start without {missing}")
+        raise fields.does_not_start("rope_scaling", f"it needs {missing}")

@@ -74,7 +74,7 @@ def _bits_of(fields: Fields, bits_of: Bits, linear: Linear) -> float | None:
     try:
         return bits_of(linear)
     except ValueError as error:
-        raise fields.refusal(QUANTIZATION, f"vLLM does not start: {error}") from None
+        raise fields.does_not_start(QUANTIZATION, str(error)) from None
 
 
 def check_encoder(fields: Fields, kind: str) -> None:

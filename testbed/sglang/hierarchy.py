@@ -34,7 +34,8 @@ def host_pool_of(values: Mapping[str, str], pool: TokenPool) -> HostPool | None:
     if values.get("--disable-radix-cache") == ON:
         raise DoesNotStart(
             key=SERVE,
-            problem=f"SGLang does not start: {ENABLE} and --disable-radix-cache exclude each other",
+            system="SGLang",
+            problem=f"{ENABLE} and --disable-radix-cache exclude each other",
         )
     if values.get(MODE, "cache") != "cache":
         raise refusal(values, MODE, "is not modelled (cache)")

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from testbed.core.errors import DoesNotStart, InputError
 from testbed.core.specs import GIB, GpuSpec, ModelSpec
+from testbed.sglang.command import SERVE
 from testbed.vllm.generations import capability_of
 
 BLACKWELL = 10
@@ -134,7 +135,8 @@ def of_tokens(cells: CellBytes, most: int, page_size: int, ratio: float) -> Toke
     num_tokens = most // page_size * page_size
     if num_tokens < 1:
         raise DoesNotStart(
-            key="SGLang does not start",
+            key=SERVE,
+            system="SGLang",
             problem="the pool has no page",
             remedy="raise --max-total-tokens, --mem-fraction-static or --tp-size",
         )

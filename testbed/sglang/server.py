@@ -68,7 +68,9 @@ def server_with(command: Command, shape: ModelSpec, gpu: GpuSpec, kind: str) -> 
     num_gpus = limits.num_gpus
     uneven = model.heads_problem(num_gpus) or columns_problem(model, num_gpus, num_gpus)
     if problem := uneven or cut_block(model, num_gpus):
-        raise DoesNotStart(key=f"{SERVE}: --tp-size", value=num_gpus, problem=problem)
+        raise DoesNotStart(
+            key=f"{SERVE}: --tp-size", value=num_gpus, problem=problem, system="SGLang"
+        )
     memory = memory_of(model, gpu, limits, _fraction(values))
     windows = has_window_pool(model, kind)
     cells = cells_of(model, limits.num_gpus, windows=windows)
@@ -122,7 +124,8 @@ def _served(values: Mapping[str, str], shape: ModelSpec) -> ModelSpec:
         raise DoesNotStart(
             key=f"{SERVE}: --context-length",
             value=context,
-            problem=f"SGLang does not start: longer than the model's {shape.max_len:,} positions",
+            system="SGLang",
+            problem=f"longer than the model's {shape.max_len:,} positions",
         )
     model = shape if context is None else replace(shape, max_len=context)
     dtype_bytes = _one_of(values, "--dtype", DTYPE_BYTES)
@@ -136,8 +139,9 @@ def _check_memory(memory: ServerMemory, gpu: GpuSpec) -> None:
     if memory.kv_cache <= 0:
         raise DoesNotStart(
             key=SERVE,
+            system="SGLang",
             problem=(
-                f"SGLang does not start: {memory.weights:.2f} GiB of weights leave no memory for "
+                f"{memory.weights:.2f} GiB of weights leave no memory for "
                 f"the KV cache of the {memory.free:.2f} GiB of each {gpu.name} with "
                 f"mem_fraction_static={memory.fraction}"
             ),

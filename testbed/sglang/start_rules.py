@@ -1,5 +1,5 @@
-"""Options with which SGLang (0.5.23) does not start: its parser's choices, and its own checks of
-what goes together (arg_groups/validation_hook.py, kv_cache_hook.py).
+"""Options that SGLang (0.5.23) refuses: those that are none of its parser's choices, and by its own
+checks of what goes together (arg_groups/validation_hook.py, kv_cache_hook.py).
 """
 
 from collections.abc import Mapping
@@ -33,11 +33,13 @@ RANKED = ("fcfs", "lof")  # the orders of the queue that go with priorities
 
 
 def check_scheduling(values: Mapping[str, str], chunk: int, page_size: int) -> None:
-    """Raise DoesNotStart for options that SGLang refuses. chunk: tokens of a chunk, page_size: of a
-    page, as SGLang has them if no option says so.
+    """Raise InputError for a value that SGLang does not read, and DoesNotStart for options that it
+    refuses beside others. chunk: tokens of a chunk, page_size: of a page, as SGLang has them if no
+    option says so.
     """
     for name, choices in CHOICES.items():
-        _check_choice(values, name, choices)
+        if values.get(name, choices[0]) not in choices:
+            raise refusal(values, name, "is unknown", f"choose from {', '.join(choices)}")
     _check_eviction(values)
     served = values.get("--served-model-name", "")
     if ":" in served and "://" not in served:
@@ -45,12 +47,12 @@ def check_scheduling(values: Mapping[str, str], chunk: int, page_size: int) -> N
     number(values, "--prefill-max-requests")
     conservativeness = "--schedule-conservativeness"
     if (decimal(values, conservativeness) or 0.0) < 0:
-        raise _refused(conservativeness, values[conservativeness], "is below 0")
+        raise refusal(values, conservativeness, "must be at least 0")
     if chunk > 0 and chunk % page_size:
         problem = f"is no multiple of the page of {page_size} tokens"
         raise _refused("--chunked-prefill-size", chunk, problem)
     if "--enable-priority-scheduling" in values:
-        _check_choice(values, "--schedule-policy", RANKED, " with --enable-priority-scheduling")
+        _check_order(values)
     elif values.get("--retraction-policy") == "priority":
         problem = "it needs --enable-priority-scheduling"
         raise _refused("--retraction-policy", "priority", problem)
@@ -76,15 +78,12 @@ def _check_eviction(values: Mapping[str, str]) -> None:
         raise _refused(EVICTION_CONFIG, values.get(EVICTION_CONFIG), error.problem) from error
 
 
-def _check_choice(
-    values: Mapping[str, str], name: str, choices: tuple[str, ...], when: str = ""
-) -> None:
-    value = values.get(name)
-    if value is not None and value not in choices:
-        raise _refused(name, value, f"is none of {', '.join(choices)}{when}")
+def _check_order(values: Mapping[str, str]) -> None:
+    order = values.get("--schedule-policy", RANKED[0])
+    if order not in RANKED:
+        problem = f"--enable-priority-scheduling goes with {' and '.join(RANKED)}"
+        raise _refused("--schedule-policy", order, problem)
 
 
 def _refused(name: str, value: object, problem: str) -> DoesNotStart:
-    return DoesNotStart(
-        key=f"{SERVE}: {name}", value=value, problem=f"SGLang does not start: {problem}"
-    )
+    return DoesNotStart(key=f"{SERVE}: {name}", value=value, problem=problem, system="SGLang")

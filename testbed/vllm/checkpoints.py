@@ -73,7 +73,7 @@ def check_checkpoint(path: Path, release: Release, asked: str | None = None) -> 
         problem = f"{OPTION} {asked} is another method"
     if problem:
         key = f"{path}: {QUANTIZATION}"
-        raise DoesNotStart(key=key, value=method, problem=f"vLLM does not start: {problem}")
+        raise DoesNotStart(key=key, value=method, problem=problem)
 
 
 def quantization_in(path: Path) -> Quantization:

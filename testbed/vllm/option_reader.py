@@ -41,7 +41,7 @@ class OptionReader:
         return DoesNotStart(
             key=self.place(name),
             value=self._shown(name),
-            problem=f"vLLM does not start: {problem}",
+            problem=problem,
             remedy=remedy,
         )
 
@@ -125,6 +125,8 @@ def notes_of(command: Command, for_memory: bool) -> tuple[str, ...]:
             notes.append(f"{shown} ({option.reason})")
         if option.kind != REFUSED or value in option.neutral or value == OFF:
             continue
+        if option.ends_start:
+            raise DoesNotStart(key=f"{SERVE}: {shown}", problem=option.reason)
         if option.for_memory and for_memory:
             notes += [] if option.for_memory == COUNTED else [f"{shown} ({option.for_memory})"]
             continue

@@ -21,6 +21,7 @@ class Option(NamedTuple):
     neutral: values that mean what vLLM does without the option. for_memory: what to know if only
     memory is asked for, of one that changes the time of iterations; empty: it is refused there too.
     of_zeros: the option to give in the place of this one with zeros; empty: there is none.
+    ends_start: vLLM does not start with it, for this reason.
     """
 
     name: str
@@ -31,6 +32,7 @@ class Option(NamedTuple):
     neutral: tuple[str, ...] = ()
     for_memory: str = ""
     of_zeros: str = ""
+    ends_start: bool = False
 
 
 @cache
@@ -59,6 +61,7 @@ def options() -> dict[str, Option]:
                 neutral=tuple(values["neutral"].get(name, ())),
                 for_memory=part.get("for_memory", ""),
                 of_zeros=part.get("of_zeros", ""),
+                ends_start=part.get("ends_start", False),
             )
     return table
 

@@ -182,4 +182,4 @@ class PoolSizing:
 
     def _does_not_start(self, problem: str, remedy: str) -> DoesNotStart:
         key = self.reader.place("the server")
-        return DoesNotStart(key=key, problem=f"vLLM does not start: {problem}", remedy=remedy)
+        return DoesNotStart(key=key, problem=problem, remedy=remedy)

@@ -227,11 +227,7 @@ def _check(
     check_divided_parts(reader, model, num_gpus)
     check_scale_groups(reader, model, limits, quantization, text_type)
     if problem := cache_problem(model, reader.gpu, reader.release):
-        raise InputError(
-            key=reader.place("model"),
-            value=model.name,
-            problem=f"vLLM does not start: {problem}",
-        )
+        raise DoesNotStart(key=reader.place("model"), value=model.name, problem=problem)
     check_context_shards(reader, model, num_gpus)
     if reader.is_on(WHOLE_EXPERTS) and model.experts is None and not num_alone(model):
         raise reader.does_not_start(WHOLE_EXPERTS, "the model has no experts")
@@ -337,8 +333,7 @@ def _served(reader: OptionReader, shape: ModelSpec) -> ModelSpec:
             key=reader.place("model"),
             value=shape.name,
             problem=(
-                f"vLLM {reader.release.number} does not start: its YaRN rope says no "
-                "original_max_position_embeddings"
+                f"{reader.release.number} needs original_max_position_embeddings of its YaRN rope"
             ),
         )
     if reader.value("--max-model-len") in (None, *AUTO):
@@ -490,7 +485,7 @@ def _check_shares(reader: OptionReader, model: ModelSpec, limits: Limits) -> Non
         raise DoesNotStart(
             key=reader.place("--tensor-parallel-size"),
             value=limits.num_gpus,
-            problem=f"vLLM does not start: {problem}",
+            problem=problem,
         )
 
 
@@ -571,7 +566,7 @@ def _check_delta_kernel(reader: OptionReader, model: ModelSpec) -> None:
 def _check_block_size(reader: OptionReader, size: int, smallest: int) -> None:
     """Raise InputError for a block that the kernels do not take, `smallest` times a number."""
     if size % smallest:
-        raise reader.refusal(
+        raise reader.does_not_start(
             "--block-size", f"the model's attention kernels take multiples of {smallest}"
         )
 
@@ -649,7 +644,7 @@ def _check_one_sequence(
         raise DoesNotStart(
             key=reader.place("the server"),
             problem=(
-                f"vLLM does not start: to serve one request of max_model_len {model.max_len:,}, "
+                f"to serve one request of max_model_len {model.max_len:,}, "
                 f"{want:.2f} GiB of KV cache are needed, which is larger than the available "
                 f"{have:.2f} GiB"
             ),

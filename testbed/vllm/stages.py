@@ -79,7 +79,7 @@ def _sizes(reader: OptionReader, num_layers: int, count: int, given: str | None)
     sizes = [int(part) for part in parts if part.strip().isdecimal()]
     if len(sizes) != len(parts) or len(sizes) != count or sum(sizes) != num_layers:
         raise reader.environment_refusal(
-            PARTITION, f"vLLM does not start: must be {count} numbers whose sum is {num_layers}"
+            PARTITION, f"must be {count} numbers whose sum is {num_layers}"
         )
     return sizes
 

@@ -112,7 +112,7 @@ def check_types(reader: OptionReader, model: ModelSpec, quantization: Quantizati
     if model.latent is not None and computed in FULL:
         raise reader.does_not_start(DTYPE, "no backend of latent attention computes in float32")
     if model.weight_bits is not None and computed in FULL:
-        raise reader.refusal(DTYPE, "vLLM does not start with most quantized weights in float32")
+        raise reader.refusal(DTYPE, "quantized weights beside float32 are not modelled")
     if model.latent is not None and cached == E5M2:
         raise reader.does_not_start(CACHE_TYPE, "no backend of latent attention reads fp8_e5m2")
     if quantization.scales_cache and cached == E5M2:

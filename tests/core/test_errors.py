@@ -8,14 +8,16 @@ from pathlib import Path
 import pytest
 
 import testbed
-from testbed.core.errors import DoesNotFit, InputError
+from testbed.core.errors import DoesNotFit, DoesNotStart, InputError
 from testbed.core.model_files import did_you_mean_model, model_names
 from testbed.core.spelling import UnknownKey, near_names
 
 ROOT = Path(testbed.__file__).parents[1]
 REFUSALS = {"InputError", "AnswerIsNo", "DoesNotFit", "DoesNotStart", "NoRate", "NotSustained"}
 BY_TEXT = {"PlugInError", "UnsupportedError", "OracleError"}
-SEARCHED = re.compile("|".join(["except ", *REFUSALS, *BY_TEXT]))  # other sources are not parsed
+SEARCHED = re.compile(
+    "|".join(["except ", "not start", *REFUSALS, *BY_TEXT])
+)  # other sources are not parsed
 REMEDY = re.compile(r" \((give|choose|leave|set|say|add|remove|name|install) [^()]*\)?$")
 SEARCHES = {"startswith", "endswith", "find", "index", "partition", "rpartition", "removeprefix"}
 
@@ -164,9 +166,32 @@ def test_a_search_of_a_message_is_found(use):
     assert searched_texts(nodes) == [4]
 
 
+def starts_by_text(nodes: list[ast.AST]) -> list[int]:
+    """The lines of errors that say in their own words that a server does not start."""
+    return [
+        part.lineno
+        for node in nodes
+        if isinstance(node, ast.Raise)
+        for part in ast.walk(node)
+        if isinstance(part, ast.Constant) and "not start" in str(part.value)
+    ]
+
+
+def test_a_start_that_a_text_refuses_is_found():
+    text = "raise InputError(key='a', problem='vLLM does not start')"
+    assert starts_by_text(nodes_of(text)) == [1]
+
+
+def test_the_class_of_a_server_that_does_not_start_says_so():
+    refusal = DoesNotStart(key="--dtype", value="x", problem="is wrong", system="SGLang")
+    assert str(refusal) == "--dtype x: SGLang does not start: is wrong"
+    again = pickle.loads(pickle.dumps(refusal.within("a.csv")))
+    assert str(again) == "a.csv: --dtype x: SGLang does not start: is wrong"
+
+
 def test_sources_have_whole_refusals_and_search_no_message():
     """No problem contains its remedy. Each refusal gives a key and a problem, and leaves out the
-    remedy and the value that it has not.
+    remedy and the value that it has not. That a server does not start is said by a class alone.
     """
     sources = (
         path
@@ -176,7 +201,7 @@ def test_sources_have_whole_refusals_and_search_no_message():
     for path in sources:
         text = path.read_text(encoding="utf-8")
         nodes = nodes_of(text) if SEARCHED.search(text) else []
-        for search in (refused_by_text, refusals_of_none, searched_texts):
+        for search in (refused_by_text, refusals_of_none, searched_texts, starts_by_text):
             assert search(nodes) == [], f"{search.__name__}: {path}"
 
 

@@ -11,6 +11,7 @@ import pytest
 import yaml
 from browser import WIDE, chromium, new_tab
 from import_fixtures import profile  # noqa: F401 (a fixture)
+from refusals import says_no_start
 from remedies import check_ways_out
 from tiny_run import tiny_overrides
 from wrong_files import check_one_line, refused, wrong_files  # noqa: F401 (fixtures)
@@ -52,7 +53,9 @@ class CommandLine:
 
     def refused(self, *arguments):
         """The one line of a call that is refused, and prints nothing else."""
-        return self._line(arguments, expected=2)
+        line = self._line(arguments, expected=2)
+        assert not says_no_start(line)
+        return line
 
     def no(self, *arguments):
         """The one line of a call whose answer is no, which prints nothing else."""

@@ -142,8 +142,8 @@ def test_the_published_drafter_of_llama_8b():
     [
         ("Qwen/Qwen3-30B-A3B", "eagle3", "some/drafter", "speculation.layers.ffn_size"),
         ("deepseek-ai/DeepSeek-V2-Lite", "eagle3", "some/drafter", "latent attention"),
-        ("meta-llama/Llama-3.1-8B", "eagle3", None, "without a model that drafts"),
-        ("meta-llama/Llama-3.1-8B", "draft_model", None, "without a model that drafts"),
+        ("meta-llama/Llama-3.1-8B", "eagle3", None, "needs a model that drafts"),
+        ("meta-llama/Llama-3.1-8B", "draft_model", None, "needs a model that drafts"),
     ],
 )
 def test_a_drafter_without_a_shape_is_refused(model, method, drafter, named):

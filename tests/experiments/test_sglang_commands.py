@@ -120,10 +120,10 @@ def test_overrides_take_precedence():
         (f"{MODEL} --retraction-policy priority", ("does not start", "--enable-priority")),
         (f"{MODEL} --schedule-policy longest", ("--schedule-policy longest", "lpm, random")),
         (f"{MODEL} --radix-eviction-policy fifo", ("--radix-eviction-policy fifo", "lru, lfu")),
-        (f"{MODEL} --schedule-conservativeness -1", ("does not start", "below 0")),
+        (f"{MODEL} --schedule-conservativeness -1", ("conservativeness -1", "at least 0")),
         (f"{MODEL} --prefill-max-requests few", ("--prefill-max-requests few", "whole number")),
         (f"{MODEL} --page-size 3", ("does not start", "--chunked-prefill-size 8192", "3 tokens")),
-        (f"{RANKED} --schedule-policy lpm", ("does not start", "fcfs, lof")),
+        (f"{RANKED} --schedule-policy lpm", ("does not start", "fcfs and lof")),
         (
             f"{MODEL} --radix-eviction-policy-config threshold=3",
             ("--radix-eviction-policy-config threshold=3", "JSON"),

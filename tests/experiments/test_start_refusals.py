@@ -6,7 +6,7 @@ import json
 from dataclasses import replace
 
 import pytest
-from refusals import refuses
+from refusals import refuses, says_no_start
 
 from testbed.core.errors import DoesNotStart, InputError
 from testbed.core.shapes import read_model
@@ -100,8 +100,32 @@ def fits(words, release="0.33"):
     ],
 )
 def test_options_that_vllm_refuses(words, release, problem):
-    with pytest.raises(DoesNotStart, match=problem):
-        fits(words, release)
+    refuses(problem, fits, words, release, error=DoesNotStart)
+
+
+# Of the same options: one that is refused beside others, and a value that is wrong alone
+CODES = {
+    "--block-size 24": 1,
+    "--block-size many": 2,
+    "--max-model-len 999999": 1,
+    "--max-model-len 0": 2,
+    "--gpu-memory-utilization 0.999": 1,
+    "--gpu-memory-utilization 9": 2,
+    "--max-num-batched-tokens 8 --max-num-seqs 16": 1,
+    "--max-num-batched-tokens -8": 2,
+    eagle3("")[len("vllm serve ") :].replace('"model": "a/b", ', ""): 1,
+    lookup("ngram")[len(LLAMA) :]: 1,
+    NGRAM.replace("3", "0"): 2,
+    NGRAM.replace("ngram", "nonsense"): 2,
+}
+
+
+@pytest.mark.parametrize("words", CODES)
+def test_a_start_that_is_refused_has_another_exit_code_than_a_wrong_value(testbed, words):
+    """JSON.md has the rule; FlexAttention serves blocks of 24 in older releases."""
+    code, output, error = testbed("fits", f"{LLAMA} {words}", "gpu=h100-80gb", "release=0.33")
+    assert (code, output) == (CODES[words], "")
+    assert says_no_start(error) == (code == 1)
 
 
 @pytest.mark.parametrize(
