@@ -7,7 +7,7 @@ import pandas as pd
 
 from testbed.core.specs import GIB
 from testbed.experiments.paper.studies.open_sessions import measures
-from testbed.experiments.paper.studies.study import Finding, Row, Study, Task
+from testbed.experiments.paper.studies.study import Finding, Row, Study, Task, reported
 from testbed.experiments.runs.compose import configured
 from testbed.experiments.runs.run_store import RunStore
 
@@ -57,16 +57,7 @@ class GlobalCache(Study):
         return [row | measures(store.measured(config))]
 
     def findings(self, table: pd.DataFrame) -> list[Finding]:
-        return [
-            Finding(
-                figure=self.name,
-                setting=f"{row.nodes} nodes",
-                system=row.router,
-                quantity=RATIO,
-                simulated=row.ratio,
-            )
-            for row in ratios(table).itertuples()
-        ]
+        return reported(self.name, ratios(table), "{nodes} nodes", "{router}", {"ratio": RATIO})
 
 
 def ratios(table: pd.DataFrame) -> pd.DataFrame:

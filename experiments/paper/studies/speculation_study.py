@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from testbed.experiments.paper.studies.study import Finding, Row, Study, Task
+from testbed.experiments.paper.studies.study import Finding, Row, Study, Task, reported
 from testbed.experiments.runs.run_store import Measured, RunStore
 
 NONE = "none"
@@ -68,25 +68,12 @@ class Speculating(Study):
         speeds = speed_ups(table)
         counted = speeds[speeds["memory"] == COUNTED]
         best = counted.groupby(["drafter", "acceptance", "rate"], sort=False)["speed_up"].max()
-        findings = [
-            Finding(
-                figure=self.name,
-                setting=f"{rate:g} req/s",
-                system=f"{drafter}, {acceptance:g}",
-                quantity="speed-up",
-                simulated=value,
-            )
-            for (drafter, acceptance, rate), value in best.items()
-        ]
+        of_rate, by = best.reset_index(), "{drafter}, {acceptance:g}"
+        findings = reported(self.name, of_rate, "{rate:g} req/s", by, {"speed_up": "speed-up"})
         for drafter, errors in errors_without_memory(table).groupby("drafter", sort=False):
+            place = self.name, "all", str(drafter)
             findings += [
-                Finding(
-                    figure=self.name,
-                    setting="all",
-                    system=str(drafter),
-                    quantity=f"largest error of the {name}",
-                    simulated=worst,
-                )
+                Finding(*place, f"largest error of the {name}", worst)
                 for name, worst in _largest(errors).items()
             ]
         return findings
