@@ -36,49 +36,32 @@ def parse_faults(text: str, num_engines: int) -> tuple[Fault, ...]:
         own = [fault for fault in faults if fault.engine == engine]
         for fault, later in pairwise(own):
             if fault.back_ps is None or fault.back_ps >= later.down_ps:
-                raise InputError(
-                    key="faults",
-                    value=text,
-                    problem=f"engine {engine} fails again before it is back",
-                    remedy="give times that follow each other",
-                )
+                problem = f"engine {engine} fails again before it is back"
+                raise _refusal(text, problem, "give times that follow each other")
     if {fault.engine for fault in faults if fault.back_ps is None} == set(range(num_engines)):
-        raise InputError(
-            key="faults",
-            value=text,
-            problem="no engine is left, so requests would never end (let one come back)",
-        )
+        raise _refusal(text, "no engine is left, so requests would never end", "let one come back")
     return tuple(faults)
 
 
 def _parsed(part: str, text: str, num_engines: int) -> Fault:
     match = FAULT.fullmatch(part)
     if match is None:
-        raise InputError(key="faults", value=text, problem=f"{part!r} is no fault ({HINT})")
+        raise _refusal(text, f"{part!r} is no fault", HINT)
     engine, down_s = int(match["engine"]), float(match["down"])
     back_s = None if match["back"] is None else float(match["back"])
     if engine >= num_engines:
-        raise InputError(
-            key="faults",
-            value=text,
-            problem=f"there is no engine {engine} (the engines are 0 to {num_engines - 1})",
-        )
+        known = f"the engines are 0 to {num_engines - 1}"
+        raise _refusal(text, f"there is no engine {engine}", known)
     if max(down_s, back_s or 0.0) > LAST_S:
-        raise InputError(
-            key="faults",
-            value=text,
-            problem=f"time ends at {LAST_S:,} s",
-            remedy="give earlier times",
-        )
+        raise _refusal(text, f"time ends at {LAST_S:,} s", "give earlier times")
     if back_s is not None and back_s <= down_s:
-        raise InputError(
-            key="faults",
-            value=text,
-            problem=f"engine {engine} is back before it fails",
-            remedy="give a later time",
-        )
+        raise _refusal(text, f"engine {engine} is back before it fails", "give a later time")
     back_ps = None if back_s is None else round(back_s * PS)
     return Fault(engine, round(down_s * PS), back_ps)
+
+
+def _refusal(text: str, problem: str, remedy: str) -> InputError:
+    return InputError(key="faults", value=text, problem=problem, remedy=remedy)
 
 
 class Faults:

@@ -1,5 +1,7 @@
 """Refuses configurations that are not modelled with several engines."""
 
+from functools import partial
+
 from testbed.core.errors import InputError
 from testbed.core.request import Workload
 from testbed.fleet.routers.router import Router
@@ -9,6 +11,8 @@ from testbed.run.config import RunConfig
 from testbed.run.oracles import future_read
 from testbed.run.parts import Part
 from testbed.sched.scheduler import Scheduler
+
+Refusal = partial[InputError]  # of one option
 
 
 def check_fleet(
@@ -21,25 +25,21 @@ def check_fleet(
     _check_shared_tiers(config, scheduler)
     if config.replicas == 1 and config.faults is None:
         return
-    option = f"replicas={config.replicas}"
+    refusal = partial(InputError, key=f"replicas={config.replicas}")
     for name in ("stop_at_latency", "window_s"):
         if getattr(config, name) is not None:
-            raise InputError(
-                key=option,
-                problem=f"{name} is not modelled for several engines",
-                remedy="set it to null",
+            raise refusal(
+                problem=f"{name} is not modelled for several engines", remedy="set it to null"
             )
     for name in ("policy", "preemption"):
         part: Part = getattr(config, name)
         if any(inner.is_instance for _, inner in part.nested(name)):
-            raise InputError(
-                key=option,
+            raise refusal(
                 problem=f"{name} is an object, or has one, and each engine needs its own",
                 remedy="give the class",
             )
     if scheduler.memory.foresees_prompts is not None and has_oracle(config.policy):
-        raise InputError(
-            key=option,
+        raise refusal(
             problem=(
                 "an eviction order that knows all future prompts does not know which engine gets "
                 "them"
@@ -89,25 +89,22 @@ def has_oracle(policy: Part) -> bool:
 
 def check_split(config: RunConfig, workload: Workload, scheduler: Scheduler) -> None:
     """Raise InputError for what is not modelled if some engines prefill for others."""
-    option = f"prefill_replicas={config.prefill_replicas}"
+    refusal = partial(InputError, key=f"prefill_replicas={config.prefill_replicas}")
     if config.router is not None and config.router.is_instance:
-        raise InputError(
-            key=option,
+        raise refusal(
             problem="router is an object, and the prefill and the decode engines need one each",
             remedy="give the class",
         )
-    _check_sampling(option, workload)
-    _check_scheduler(option, scheduler)
+    _check_sampling(refusal, workload)
+    _check_scheduler(refusal, scheduler)
     if future := future_read(policy=config.policy, scheduler=config.scheduler):
-        raise InputError(
-            key=option,
+        raise refusal(
             problem=f"hand-overs are not modelled with a {future}",
             remedy="choose one that reads nothing of the future",
         )
     memory = scheduler.memory
     if memory.leases is None or memory.layered is not None:
-        raise InputError(
-            key=option,
+        raise refusal(
             problem=f"hand-overs are not modelled with policy={memory.name}",
             remedy=(
                 "choose policy=paged, or another policy with leases and without groups of layers"
@@ -115,37 +112,32 @@ def check_split(config: RunConfig, workload: Workload, scheduler: Scheduler) -> 
         )
 
 
-def _check_sampling(option: str, workload: Workload) -> None:
+def _check_sampling(refusal: Refusal, workload: Workload) -> None:
     requests = getattr(workload, "requests", ())
     sequences = [workload.num_seqs, *[request.num_seqs for request in requests]]
     if workload.rows.num_seqs is not None:
         sequences += workload.rows.num_seqs.tolist()
     if max(sequences) > 1:
-        raise InputError(
-            key=option,
+        raise refusal(
             problem="hand-overs of several sequences are not modelled",
             remedy="give each request one",
         )
     if workload.rows.registered_prefix:
-        raise InputError(
-            key=option,
-            problem="hand-overs are not modelled with a registered prefix",
-            remedy="leave it out",
+        raise refusal(
+            problem="hand-overs are not modelled with a registered prefix", remedy="leave it out"
         )
 
 
-def _check_scheduler(option: str, scheduler: Scheduler) -> None:
+def _check_scheduler(refusal: Refusal, scheduler: Scheduler) -> None:
     name = type(scheduler).__name__
     by_rank = not scheduler.serves_as_they_come
     if scheduler.plans_ahead:
-        raise InputError(
-            key=option,
+        raise refusal(
             problem=f"hand-overs are not modelled with scheduler={name}, which plans ahead",
             remedy="--no-async-scheduling in a server's command; else scheduler=vllm_v1",
         )
     if by_rank or scheduler.limits is None:
-        raise InputError(
-            key=option,
+        raise refusal(
             problem=f"hand-overs are not modelled with scheduler={name}",
             remedy=(
                 "choose one that serves in order of arrival, such as scheduler=mixed or vllm_v1"
