@@ -1,6 +1,6 @@
 """Packages of the other systems: the version of one, and modules that this machine lacks."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from importlib.metadata import PackageNotFoundError, requires, version
@@ -19,6 +19,16 @@ def version_of(package: str, remedy: str) -> str:
         return version(package)
     except PackageNotFoundError:
         raise InputError(key=package, problem="is not installed", remedy=remedy) from None
+
+
+def check_class(
+    key: str, part: object, classes: Collection[type], problem: str, remedy: str
+) -> None:
+    """Raise InputError for a part of no class that the other system has too: a subclass decides
+    otherwise.
+    """
+    if type(part) not in classes:
+        raise InputError(key=key, value=type(part).__name__, problem=problem, remedy=remedy)
 
 
 def check_required(package: str, required: str) -> None:

@@ -18,7 +18,11 @@ from types import SimpleNamespace
 from typing import Any
 
 from testbed.core.errors import InputError
-from testbed.experiments.real.lockstep.installed_packages import AbsentModules, version_of
+from testbed.experiments.real.lockstep.installed_packages import (
+    AbsentModules,
+    check_class,
+    version_of,
+)
 from testbed.memory.paged.paged import Paged
 from testbed.memory.radix.radix import Radix
 from testbed.run.build import Setup
@@ -84,13 +88,8 @@ def options_of(setup: Setup) -> Options:
             problem="is not SGLang's",
             remedy="scheduler=sglang or scheduler=sglang_no_overlap",
         )
-    if type(policy) not in (Radix, Paged):
-        raise InputError(
-            key="policy",
-            value=type(policy).__name__,
-            problem="SGLang has no such memory",
-            remedy="policy=radix or paged",
-        )
+    problem = "SGLang has no such memory"
+    check_class("policy", policy, (Radix, Paged), problem, "policy=radix or paged")
     if float(setup.config.policy.parameters.get("watermark", 0)):
         raise InputError(
             key="policy.watermark", problem="SGLang keeps no share of the pool free (0)"

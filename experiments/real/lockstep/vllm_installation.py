@@ -14,7 +14,7 @@ from unittest.mock import patch
 
 from testbed.core.errors import InputError
 from testbed.core.slots import ceil_div
-from testbed.experiments.real.lockstep.installed_packages import version_of
+from testbed.experiments.real.lockstep.installed_packages import check_class, version_of
 from testbed.memory.groups.grouped import Grouped
 from testbed.memory.groups.grouped_output_caching import GroupedOutputCaching
 from testbed.memory.groups.page_rules import OnePageSize
@@ -136,29 +136,18 @@ def options_of(setup: Setup) -> Options:
 
 
 def _vllms_scheduler(setup: Setup) -> VllmV1:
-    """The scheduler. InputError unless its class is vLLM's own: a subclass decides otherwise."""
-    scheduler = setup.scheduler
-    if isinstance(scheduler, VllmV1) and type(scheduler) in (VllmV1, AsyncVllmV1):
-        return scheduler
-    raise InputError(
-        key="scheduler",
-        value=type(scheduler).__name__,
-        problem="is not vLLM's",
-        remedy="scheduler=vllm_v1 or scheduler=vllm_v1_async",
-    )
+    """The scheduler. InputError unless its class is vLLM's own."""
+    scheduler, remedy = setup.scheduler, "scheduler=vllm_v1 or scheduler=vllm_v1_async"
+    check_class("scheduler", scheduler, (VllmV1, AsyncVllmV1), "is not vLLM's", remedy)
+    assert isinstance(scheduler, VllmV1)
+    return scheduler
 
 
 def _order(scheduler: VllmV1) -> str:
     """vLLM's scheduling policy of the scheduler's order."""
-    order = scheduler.order
-    if type(order) not in ORDERS:
-        raise InputError(
-            key="order",
-            value=type(order).__name__,
-            problem="vLLM V1 serves first come, or by priority",
-            remedy="order=first_come or order=priority",
-        )
-    return ORDERS[type(order)]
+    problem = "vLLM V1 serves first come, or by priority"
+    check_class("order", scheduler.order, ORDERS, problem, "order=first_come or order=priority")
+    return ORDERS[type(scheduler.order)]
 
 
 def _speculation(scheduler: VllmV1) -> dict[str, Any]:
@@ -173,13 +162,8 @@ def _speculation(scheduler: VllmV1) -> dict[str, Any]:
             problem="vLLM V1 keeps the slots of rejected drafts",
             remedy="speculation.keeps_slots=true",
         )
-    if type(speculation) not in METHODS:
-        raise InputError(
-            key="speculation",
-            value=type(speculation).__name__,
-            problem="vLLM V1 has no such drafter",
-            remedy="speculation=ngram, ngram_gpu, draft_model or heads",
-        )
+    remedy = "speculation=ngram, ngram_gpu, draft_model or heads"
+    check_class("speculation", speculation, METHODS, "vLLM V1 has no such drafter", remedy)
     return {
         "drafter": METHODS[type(speculation)],
         "num_speculative_tokens": speculation.max_drafts,
@@ -214,23 +198,15 @@ def _states(policy: MemoryPolicy, windows: Sequence[int | None]) -> dict[str, An
 def _check_parts(setup: Setup) -> None:
     """Refuse a policy, a preemption rule or an eviction order that vLLM V1 lacks."""
     scheduler, eviction = setup.scheduler, setup.config.policy.parameters.get("eviction")
-    if type(scheduler.policy) not in (Paged, OutputCaching, Grouped, GroupedOutputCaching):
-        raise InputError(
-            key="policy",
-            value=type(scheduler.policy).__name__,
-            problem="vLLM V1 has no such memory",
-            remedy=(
-                "policy=paged, prefix_caching_v1, or of a model with windows grouped, "
-                "grouped_caching_v1"
-            ),
-        )
-    if type(scheduler.preemption) not in (Recompute, RecomputeSingleSwapGroup):
-        raise InputError(
-            key="preemption",
-            value=type(scheduler.preemption).__name__,
-            problem="vLLM V1 recomputes",
-            remedy="preemption=recompute",
-        )
+    check_class(
+        "policy",
+        scheduler.policy,
+        (Paged, OutputCaching, Grouped, GroupedOutputCaching),
+        "vLLM V1 has no such memory",
+        "policy=paged, prefix_caching_v1, or of a model with windows grouped, grouped_caching_v1",
+    )
+    rules, remedy = (Recompute, RecomputeSingleSwapGroup), "preemption=recompute"
+    check_class("preemption", scheduler.preemption, rules, "vLLM V1 recomputes", remedy)
     if eviction is not None and eviction.name != Part(Lru).name:
         raise InputError(
             key="policy.eviction",
