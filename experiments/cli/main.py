@@ -91,20 +91,14 @@ def _ended(words: Sequence[str]) -> int:
     except MemoryError:
         raise
     except Exception as error:
-        if stopped_by := _interrupt_behind(error):
+        from testbed.experiments.runs.error_lines import error_behind
+
+        # The clean-up of an interrupt may raise this error, as that of a half-made OmegaConf node.
+        if stopped_by := error_behind(error, KeyboardInterrupt):
             return _stopped(stopped_by, words, options)
         if options.debug:
             raise
         return _refused(words, error)
-
-
-def _interrupt_behind(error: BaseException | None) -> KeyboardInterrupt | None:
-    """The interrupt whose clean-up raised this error, as that of a half-made OmegaConf node does;
-    None without one.
-    """
-    while error is not None and not isinstance(error, KeyboardInterrupt):
-        error = error.__context__
-    return error
 
 
 def _answered(words: Sequence[str]) -> int:

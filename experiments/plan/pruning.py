@@ -8,6 +8,7 @@ from testbed.core.errors import AnswerIsNo, DoesNotFit, DoesNotStart, InputError
 from testbed.experiments.plan.bounds import DOES_NOT_FIT
 from testbed.experiments.plan.space import Candidate, Deployment, candidate_of
 from testbed.experiments.plan.verdicts import REFUSED, Pruned, check_one_reason
+from testbed.experiments.runs.error_lines import error_behind
 from testbed.run.build import build
 from testbed.run.config import RunConfig
 from testbed.run.workload import make_workload
@@ -68,7 +69,7 @@ def _checked(deployment: Deployment, num_gpus: int | None) -> Candidate | Pruned
             return Pruned(deployment, SIZE, f"has {candidate.num_gpus} GPUs, not {num_gpus}")
         build(candidate.config, make_workload(candidate.config))
     except InputError as error:
-        if has_cause(error, OSError):
+        if error_behind(error, OSError):
             raise
         first = _first(error)
         is_small = isinstance(first, DoesNotFit | DoesNotStart)
@@ -83,14 +84,6 @@ def _first(error: InputError) -> InputError:
         first = cause if isinstance(cause, InputError) else first
         cause = cause.__cause__ or cause.__context__
     return first
-
-
-def has_cause(error: BaseException, kind: type[BaseException]) -> bool:
-    """True if the error was raised by one of this kind, or by one that was."""
-    cause: BaseException | None = error
-    while cause is not None and not isinstance(cause, kind):
-        cause = cause.__cause__ or cause.__context__
-    return cause is not None
 
 
 def _text(config: RunConfig) -> str:

@@ -18,7 +18,7 @@ from omegaconf.errors import OmegaConfBaseException
 from testbed.core.errors import InputError
 from testbed.core.spelling import UnknownKey
 from testbed.experiments.runs.choice_names import CONF, GROUPS
-from testbed.experiments.runs.error_lines import flat
+from testbed.experiments.runs.error_lines import error_behind, flat
 from testbed.experiments.runs.own_options import SCHEME, readers_of, register
 from testbed.experiments.runs.unread_values import check_unread
 from testbed.experiments.runs.words import OF_HYDRA, Words, read_words
@@ -71,7 +71,7 @@ def typed_config(config: DictConfig, words: Sequence[str]) -> RunConfig:
         raise InputError(key=key, problem="has no value", remedy=f"set {key}=...") from error
     except OmegaConfBaseException as error:
         key = error.full_key or "the configuration"
-        raise _refusal_behind(error) or InputError(key=key, problem=error.msg) from error
+        raise error_behind(error, InputError) or InputError(key=key, problem=error.msg) from error
     if OmegaConf.is_interpolation(config.server, "num_blocks"):
         from testbed.experiments.vllm_server.configured import without_read_utilization
 
@@ -188,7 +188,7 @@ def refusals(words: Sequence[str]) -> Iterator[None]:
         ) from None
     except (HydraException, OmegaConfBaseException) as error:
         kind = type(error).__name__
-        refusal = _refusal_behind(error) or InputError(key=kind, problem=flat(str(error)))
+        refusal = error_behind(error, InputError) or InputError(key=kind, problem=flat(str(error)))
         raise refusal from error
 
 
@@ -221,13 +221,6 @@ def _explained(name: str, read: Words) -> InputError | None:
                 remedy=f"choose another {owner}=..., or leave {key}=... out",
             )
     return None
-
-
-def _refusal_behind(error: BaseException | None) -> InputError | None:
-    """The refusal of a value from which another one follows; OmegaConf keeps it as the context."""
-    while error is not None and not isinstance(error, InputError):
-        error = error.__context__
-    return error
 
 
 def check_key(key: str, config: DictConfig, also: Sequence[str] = ()) -> None:

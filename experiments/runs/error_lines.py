@@ -4,12 +4,14 @@ import re
 import traceback
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TypeVar
 
 from testbed.core.errors import InputError
 
 # The project, Python's own library, and folders of what is installed
 NOT_PLUG_INS = (Path(__file__).parents[2], Path(traceback.__file__).parent)
 INSTALLED = {"site-packages", "dist-packages"}
+E = TypeVar("E", bound=BaseException)
 ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+(?=>)")
 
 
@@ -34,6 +36,15 @@ def as_refusal(error: BaseException) -> InputError:
         return InputError(key="a plug-in", problem=problem, remedy="raise an error instead")
     problem = flat(str(error))
     return InputError(key=type(error).__name__, problem=problem, remedy=line)
+
+
+def error_behind(error: BaseException | None, kind: type[E]) -> E | None:
+    """The error, or the nearest one behind it (its cause, or what it was raised in the handling
+    of), that is of this kind; None without one.
+    """
+    while error is not None and not isinstance(error, kind):
+        error = error.__cause__ or error.__context__
+    return error
 
 
 def plug_in_line(error: BaseException) -> str:
