@@ -1,8 +1,12 @@
-"""Notes for people, on standard error: what stands behind an answer, beside it."""
+"""Notes for people, on standard error: what stands behind an answer, beside it; and whether a
+command prints its answer alone.
+"""
 
 import sys
 from collections.abc import Callable, Iterable
+from contextvars import ContextVar
 
+QUIET = ContextVar("quiet", default=False)
 OnNote = Callable[[str], None]
 
 
