@@ -41,10 +41,12 @@ def parser_options() -> dict[str, tuple[str, bool]]:
 
 
 def read_command(text: str) -> Command:
-    """`sglang serve ...` or `python -m sglang.launch_server ...`. Raises InputError for another
-    command, and for a word that SGLang's parser would refuse.
+    """`sglang serve ...`, whose first word may be the model, or `python -m sglang.launch_server
+    ...`. Raises InputError for another command, and for a word that SGLang's parser would refuse.
     """
     environment, words = SGLANG.split(text)
+    if words and not words[0].startswith("-") and SGLANG.module not in text:
+        words = ["--model-path", *words]
     values = dict[str, str]()
     rest = iter(words)
     for word in rest:

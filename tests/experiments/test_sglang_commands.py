@@ -22,7 +22,7 @@ from testbed.experiments.sglang_server.translation import expand
 from testbed.experiments.vllm_server.named import gpu_named
 from testbed.experiments.vllm_server.translation import expand as of_vllm
 from testbed.run.result import front_end
-from testbed.sglang.command import PARSER, parser_options
+from testbed.sglang.command import PARSER, parser_options, read_command
 from testbed.sglang.memory import Graphs, Limits, ServerMemory, size_of, static_fraction
 from testbed.sglang.option_table import reasons, understood
 from testbed.sglang.pool import CellBytes, pool_of
@@ -86,6 +86,14 @@ def test_options_become_overrides(options, words, capsys):
     assert not set(words) - set(expanded)
     assert "model=llama-3.1-8b" in expanded
     assert "--port" in capsys.readouterr().err
+
+
+def test_the_model_may_be_the_first_word_as_sglang_serve_reads_it():
+    """`python -m sglang.launch_server` takes no such word."""
+    options = MODEL.replace("--model-path ", "")
+    assert read_command(f"{options} --tp 2") == read_command(f"{MODEL} --tp 2")
+    module = options.replace("sglang serve", "python -m sglang.launch_server")
+    refuses("is no option", read_command, module, error=InputError)
 
 
 @pytest.mark.parametrize("word", ["policy=paged", "policy.block_size=16"])
