@@ -248,7 +248,7 @@ def _check_unit(path: str, rows: Rows, generating_s: Floats) -> None:
 def _check_ids(path: str, items: list[Any]) -> None:
     """Raise InputError for a log that has a request twice by its id, or those of two runs."""
     seen = set[str]()
-    for name in (str(item[ID]) for item in items if ID in item):
+    for name in (str(item[ID]) for item in items if item.get(ID) is not None):
         if name in seen:
             raise InputError(
                 key=path,
