@@ -7,7 +7,7 @@ from hashlib import blake2b
 
 import numpy as np
 
-from testbed.engine.recorder import request_columns, span_columns
+from testbed.engine.recorder import Recorder, request_columns, span_columns
 from testbed.run.metrics import Slo, filling_s, summarize
 
 NUM_BYTES = 6
@@ -43,20 +43,19 @@ def listed(columns):
     return {name: (column.dtype.kind, column.tolist()) for name, column in columns.items()}
 
 
-def noting_ops(scheduler):
-    """The copies and moves of all plans that the scheduler makes from now on."""
-    ops, plan = [], scheduler.plan
+class OpsRecorder(Recorder):
+    """Also keeps the copies and moves of all plans, in order."""
 
-    def noted():
-        built = plan()
-        ops.extend(built.ops)
-        return built
+    def __init__(self):
+        super().__init__()
+        self.ops = []
 
-    scheduler.plan = noted
-    return ops
+    def moved(self, plan):
+        self.ops += plan.ops
+        super().moved(plan)
 
 
-def row_of_run(recorder, counters, ops):
+def row_of_run(recorder, counters):
     """Plain counts of one run, and the digests of all of it."""
     totals, num_requests = recorder.totals, recorder.totals.arrived + 100
     summary = summarize(recorder, 400, None, SLO, np.arange(num_requests) % 5)
@@ -67,5 +66,5 @@ def row_of_run(recorder, counters, ops):
         "end_ps": recorder.end_ps,
         "recorded": digest_of(recorded(recorder), counters),
         "summary": digest_of(summary, filling_s(recorder.requests)),
-        "ops": digest_of(ops),
+        "ops": digest_of(recorder.ops),
     }
