@@ -413,7 +413,8 @@ class Engine:
         if self._arrivals.next_ps <= flight.end_ps:
             self._take_arrivals(flight.end_ps)
         outcome = self.scheduler.commit(plan, steps, results)
-        if steps > 1 and flight.outcome is None and not outcome.finished:
+        changed = outcome.finished or results.parents
+        if steps > 1 and flight.outcome is None and not changed:
             self._checks.growth(flight.usage, outcome.grown)
         end_ps = self._ended_ps = self.executor.committed(flight, outcome, results)
         duration_ps = end_ps - flight.start_ps

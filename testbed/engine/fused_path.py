@@ -1,15 +1,15 @@
 """The fused path: what `Engine` does for any plan by `Scheduler.plan`, `start`, `_begin`, `wait`
 and `_commit`, in two calls for the plans that need the least of it.
 
-These compute prompts and decodes, move nothing, and the cost model alone says how long they take.
-Plans of single sequences, which copy nothing either, take the shortest way; for plans that only
-decode while no request waits, the scheduler is not even asked (`begin_next`). All else, and all of
-this if an engine has no fused path, takes the plain path; both give the same, in every row of the
-recorder (tests/property/test_fused_path.py).
+These compute prompts and decodes, move nothing between tiers, and the cost model alone says how
+long they take. For several promised steps of the batch while no request is admitted, the scheduler
+is not even asked (`begin_next`). All else, and all of this if an engine has no fused path, takes
+the plain path; both give the same, in every row of the recorder
+(tests/property/test_fused_path.py).
 """
 
 from testbed.core.sequence import SequenceGroup
-from testbed.core.slots import NO_OPS, Grant, Usage, record
+from testbed.core.slots import NO_OPS, Grant, record
 from testbed.cost.model import (
     UNBOUNDED,
     Affine,
@@ -23,18 +23,21 @@ from testbed.engine import audit
 from testbed.engine.departures import Departures
 from testbed.engine.executor import Flight
 from testbed.engine.host_launches import launched_counts
-from testbed.engine.outputs import NONE, NOTHING, Outputs
+from testbed.engine.outputs import NOTHING, Outputs
 from testbed.engine.recorder import Recorder
 from testbed.engine.sampled_checks import SampledChecks
 from testbed.engine.snapshot_times import SnapshotTimes
 from testbed.engine.span_meter import SpanMeter
-from testbed.sched.plan import Plan, Results, broken_promise, windows_of, work_of
+from testbed.engine.totals import SpanAccount
+from testbed.sched.plan import NOTHING as NO_COPIES
+from testbed.sched.plan import Plan, broken_promise, summed, windows_of
 from testbed.sched.scheduler import Scheduler
 
 
 class FusedPath:
     """Begins and ends the plans of one engine, of which one is under way at most. Plans of
-    `begin_next`, other plans of single sequences, and all others have a `Flight` each.
+    `begin_next`, those with prompts while requests have several sequences, and all others have a
+    `Flight` each.
     """
 
     def __init__(
@@ -63,7 +66,7 @@ class FusedPath:
         self._num_spans = 0
         self._is_checked = False  # this span is one of those whose cost and growth are checked
         self._flight = Flight(Plan())
-        self._forking = Flight(Plan())
+        self._of_groups = Flight(Plan())  # some in prefill, some requests of several sequences
         self._steady = Flight(Plan())  # of `begin_next`
         self._flight.is_promised = False
         self._steady.repeats = self._steady.is_promised = True
@@ -79,12 +82,12 @@ class FusedPath:
         """Plan and begin at once, if the plan is several promised steps of the batch, which the
         policy takes in `end`; None if it is not.
         """
-        if self._meter.forked or not (self._is_steady and self._scheduler.is_decoding):
+        if not (self._is_steady and self._scheduler.is_decoding):
             return None
         state = self._state
         num_seqs = state.num_seqs
         promised = 0 if state.stepwise else self._predicts.guaranteed_steps(state.batch)
-        if type(promised) is not int or promised < 2 or len(state.running) != num_seqs:
+        if type(promised) is not int or promised < 2:
             return None
         flight, batch = self._steady, state.batch
         plan = flight.plan
@@ -101,8 +104,9 @@ class FusedPath:
         if flight.saved:
             self._meter.begin_shared()
             repeated = self._meter.repeated_reads(plan, usage)
+        num = len(state.running)
         flight.work = record(
-            Work, (num_seqs, context, longest, repeated, (), num_seqs, (), (), (), 0, (), 0)
+            Work, (num_seqs, context, longest, repeated, (), num, (), (), (), 0, (), 0)
         )
         self._set_steps(flight, UNBOUNDED if state.waiting else arrival_ps)
         return flight
@@ -111,19 +115,26 @@ class FusedPath:
         """The plan's first iteration begins, and the plan after it is made at the first boundary at
         or after arrival_ps; None if the plan needs the plain path.
         """
-        state, usage = self._state, self._policy.usage()
-        repeats = bool(plan.guaranteed_steps) and not plan.chunks
+        state, usage, meter = self._state, self._policy.usage(), self._meter
         if (plan.swapped_in or plan.preempted or plan.drafts) or (
             self._launches and self._is_launched(plan)
         ):
             return None
-        if (  # it copies or forks something, or a request has several sequences
-            (plan.ops or plan.forks or state.beams or self._meter.forked)
-            or len(state.running) != state.num_seqs
-            or (usage.saved and repeats)
-        ):
-            return self._begin_forking(plan, usage, start_ps, arrival_ps)
-        flight = self._flight
+        if plan.ops:
+            if [ops for ops in plan.ops if ops.moves or ops.background]:
+                return None
+            self._recorder.moved(plan)
+        if plan.chunks:
+            self._checks.tables(usage)
+        flight, repeats = self._flight, bool(plan.guaranteed_steps) and plan.repeats
+        if not plan.chunks and len(state.batch.sequences) == state.num_seqs:
+            if repeats and usage.saved:
+                meter.begin_shared()
+        elif meter.forked or len(state.running) != state.num_seqs:
+            flight = self._of_groups
+            meter.open(plan, usage)
+        else:
+            meter.begin_chunks(plan)
         flight.plan, flight.usage, flight.start_ps = plan, usage, start_ps
         flight.saved = usage.saved
         flight.num_waiting, flight.num_swapped = len(state.waiting), len(state.swapped)
@@ -131,39 +142,8 @@ class FusedPath:
             flight.num_waiting += len(state.loading)
         flight.repeats = repeats
         flight.growing = len(state.batch.sequences)
-        if plan.chunks:
-            self._checks.tables(usage)
-            self._meter.begin_chunks(plan)
         flight.work = self._work(flight)
         if repeats:
-            self._set_steps(flight, arrival_ps)
-        else:
-            self._set_one_step(flight)
-        return flight
-
-    def _begin_forking(
-        self, plan: Plan, usage: Usage, start_ps: int, arrival_ps: int
-    ) -> Flight | None:
-        """`begin` for requests of several sequences, which share blocks and copy them."""
-        if [ops for ops in plan.ops if ops.moves or ops.background]:
-            return None
-        state, flight = self._state, self._forking
-        if plan.ops:
-            self._recorder.moved(plan)
-        if plan.chunks:
-            self._checks.tables(usage)
-        self._meter.open(plan, usage)
-        flight.plan, flight.usage, flight.start_ps = plan, usage, start_ps
-        flight.saved = usage.saved
-        flight.num_waiting, flight.num_swapped = len(state.waiting), len(state.swapped)
-        if state.loading:
-            flight.num_waiting += len(state.loading)
-        work = work_of(plan, self._meter.repeated_reads(plan, usage), len(state.running))
-        if self._windows and work.decode_seqs:
-            work = work._replace(windows=windows_of(plan, state.batch, self._windows))
-        flight.work = work
-        flight.repeats = bool(plan.guaranteed_steps) and plan.repeats
-        if flight.repeats:
             self._set_steps(flight, arrival_ps)
         else:
             self._set_one_step(flight)
@@ -186,6 +166,7 @@ class FusedPath:
         state, plan, repeated = self._state, flight.plan, 0
         prefill: tuple[tuple[int, int], ...] = ()
         windows: tuple[WindowReads, ...] = ()
+        copies, moves, extra = summed(plan.ops) if plan.ops else NO_COPIES
         if plan.chunks:
             for _, _, new, num_stored, _, padding in plan.chunks:
                 prefill += ((new + padding, num_stored),)
@@ -195,9 +176,8 @@ class FusedPath:
             windows = windows_of(plan, state.batch, self._windows)
         decodes, context, longest = plan.decode_seqs, plan.decode_context, plan.decode_max_context
         num = len(state.running)
-        return record(
-            Work, (decodes, context, longest, repeated, prefill, num, (), (), (), 0, windows, 0)
-        )
+        counted = decodes, context, longest, repeated, prefill, num, copies, moves, extra
+        return record(Work, (*counted, plan.forks, windows, 0))
 
     def _set_steps(self, flight: Flight, arrival_ps: int) -> None:
         """Sets the number of iterations: up to the next end of an output, promise or mark."""
@@ -217,7 +197,7 @@ class FusedPath:
             steps = 1 + promised
         if steps > most:
             steps = most
-        if flight.saved or flight is self._forking:
+        if flight.saved or flight is self._of_groups:
             if flight.saved:
                 self._checks.repeated_reads(flight.work)
             steps = min(steps, self._meter.max_steps(flight.usage))
@@ -236,18 +216,13 @@ class FusedPath:
 
     def end(self, flight: Flight) -> None:
         """The iterations have run: commit their results, and record them."""
-        if flight is self._forking:
-            self._end_forking(flight)
-            return
-        if flight.plan.chunks:
+        if flight.plan.chunks or flight is self._of_groups:
             self._end_prompts(flight)
             return
-        steps, batch, advance = flight.steps, self._state.batch, self._advance
-        ended: tuple[int, ...] = ()
+        steps, batch, advance, results = flight.steps, self._state.batch, self._advance, NOTHING
         finished: list[SequenceGroup] = []
         if not flight.repeats or steps >= self._steps_to_end:
-            ended = self._outputs.decoded(steps)
-        results = record(Results, (ended, NONE, NONE, NONE)) if ended else NOTHING
+            results = self._outputs.decoded(steps)
         if not flight.is_promised:
             _, finished, grown = self._scheduler.commit(flight.plan, steps, results)
         else:
@@ -257,43 +232,30 @@ class FusedPath:
             grown = answer
             batch.extended += steps
             batch.steps += steps
-            if ended:  # the last step is committed with what it ends
+            if results is not NOTHING:  # the last step is committed with its results
                 batch.steps -= 1
                 finished = self._scheduler.commit(flight.plan, 1, results).finished
-        if self._is_checked and not finished and (steps > 1 or flight.is_promised):
+        changed = finished or results.parents
+        if self._is_checked and not changed and (steps > 1 or flight.is_promised):
             audit.check_growth(self._policy, flight.usage, grown)
         memory = self._meter.close_decodes(flight, grown)
-        self._recorder.fused_span(flight, memory, ended, ())
+        self._recorder.fused_span(flight, memory, results.ended, ())
         for group in finished:
             self._meter.forget(group)
             self._departures.finish(group, flight.end_ps)
 
     def _end_prompts(self, flight: Flight) -> None:
-        """`end` of an iteration that computes prompts."""
-        plan, outputs = flight.plan, self._outputs
-        ended = outputs.ended(plan, 1)
-        results = record(Results, (ended, NONE, NONE, NONE)) if ended else NOTHING
-        outcome = self._scheduler.commit(plan, 1, results)
+        """`end` of iterations that compute prompts, or leave some waiting for their next chunk."""
+        plan, steps, outputs, meter = flight.plan, flight.steps, self._outputs, self._meter
+        results = outputs.results(plan, steps)
+        outcome = self._scheduler.commit(plan, steps, results)
         outputs.follow(plan, outcome)
-        memory = self._meter.close_prompts(flight, outcome)
-        self._recorder.fused_span(flight, memory, ended, outcome.first_tokens)
+        memory: SpanAccount
+        if flight is self._of_groups:
+            duration_ps = flight.end_ps - flight.start_ps
+            memory = meter.close(plan, flight.durations, steps, duration_ps, outcome)
+        else:
+            memory = meter.close_prompts(flight, outcome)
+        self._recorder.fused_span(flight, memory, results.ended, outcome.first_tokens)
         for group in outcome.finished:
             self._departures.finish(group, flight.end_ps)
-
-    def _end_forking(self, flight: Flight) -> None:
-        """`end` for requests of several sequences."""
-        plan, steps, recorder = flight.plan, flight.steps, self._recorder
-        results = self._outputs.results(plan, steps)
-        outcome = self._scheduler.commit(plan, steps, results)
-        if steps > 1 and not outcome.finished:
-            self._checks.growth(flight.usage, outcome.grown)
-        if plan.chunks:
-            self._outputs.follow(plan, outcome)
-        start_ps, end_ps, durations = flight.start_ps, flight.end_ps, flight.durations
-        duration_ps = end_ps - start_ps
-        memory = self._meter.close(plan, durations, steps, duration_ps, outcome)
-        queued = flight.num_waiting, flight.num_swapped
-        recorder.span(start_ps, duration_ps, steps, plan, *queued, memory, durations.growth_ps)
-        recorder.tokens(plan, steps, (), outcome.first_tokens, results, end_ps)
-        for group in outcome.finished:
-            self._departures.finish(group, end_ps)

@@ -60,13 +60,20 @@ class Outputs:
         return self.requests.pop(request_id)
 
     def steps_to_end(self) -> int:
-        """Steps after which the next group of the batch has its whole output. The batch is not
-        empty.
+        """Steps after which the next group of the batch has its whole output, or a beam request
+        other candidates. The batch is not empty.
         """
         ends, end_step = self._ends, self._end_step
         while end_step.get(ends[0][1]) != ends[0][0]:
             heapq.heappop(ends)
-        return ends[0][0] - self._state.batch.steps
+        step = ends[0][0]
+        if self._joined:
+            changes, joined = self._changes, self._joined
+            while changes and joined.get(changes[0][2]) != changes[0][1]:
+                heapq.heappop(changes)
+            if changes and changes[0][0] < step:
+                step = changes[0][0]
+        return step - self._state.batch.steps
 
     def preempted(self, plan: Plan) -> None:
         """The groups that a plan has preempted decode no more."""
@@ -112,10 +119,12 @@ class Outputs:
                 ended.append(request_id)
         return tuple(ended)
 
-    def decoded(self, steps: int) -> tuple[int, ...]:
-        """`ended` of iterations that only decode, with sequences of requests without beams."""
+    def decoded(self, steps: int) -> Results:
+        """`results` of iterations that only decode, in the batch."""
         ends, step = self._ends, self._state.batch.steps + steps
-        return tuple(self._pop_ended(step)) if ends and ends[0][0] <= step else ()
+        ended = tuple(self._pop_ended(step)) if ends and ends[0][0] <= step else ()
+        parents = self._changed(step) if self._joined else NONE
+        return record(Results, (ended, parents, NONE, NONE)) if ended or parents else NOTHING
 
     def end_with_next(self, group: SequenceGroup, num_tokens: int = 1) -> None:
         """The present iteration brings num_tokens tokens, the last one of each sequence of the
@@ -138,21 +147,27 @@ class Outputs:
         return Results(ended, self._parents(plan, steps))
 
     def _parents(self, plan: Plan, steps: int) -> dict[int, tuple[Replacement, ...]]:
-        """The candidates that survive, of each beam request whose candidates may change in the last
-        of the steps, in order of joining.
+        """The candidates that survive, of each beam request whose candidates change in the last of
+        the steps, in order of joining; of requests just swapped in behind them.
         """
-        parents: dict[int, tuple[Replacement, ...]] = {}
-        if plan.decode_seqs:
-            changes, joined, run = self._changes, self._joined, self._state.batch.steps + steps
-            while changes and changes[0][0] <= run:
-                _, number, request_id, began, chosen, ahead = heapq.heappop(changes)
-                if joined.get(request_id) == number:
-                    parents[request_id] = chosen
-                    self._note_change(number, request_id, began, ahead)
+        parents = self._changed(self._state.batch.steps + steps) if plan.decode_seqs else {}
         for group in plan.stepping if plan.swapped_in else ():
             if group.request.beam:
                 request, num_generated = self.requests[group.request_id], group.num_generated
                 parents[group.request_id] = self._beams.parents(request, num_generated + steps)
+        return parents
+
+    def _changed(self, step: int) -> dict[int, tuple[Replacement, ...]]:
+        """The candidates that survive, of each beam request of the batch whose candidates change
+        by this step of it, in order of joining.
+        """
+        parents: dict[int, tuple[Replacement, ...]] = {}
+        changes, joined = self._changes, self._joined
+        while changes and changes[0][0] <= step:
+            _, number, request_id, began, chosen, ahead = heapq.heappop(changes)
+            if joined.get(request_id) == number:
+                parents[request_id] = chosen
+                self._note_change(number, request_id, began, ahead)
         return parents
 
     def follow(self, plan: Plan, outcome: Outcome, ended: tuple[int, ...] = ()) -> None:
@@ -170,7 +185,7 @@ class Outputs:
             step += self._state.batch.steps
         self._end_step[request_id] = step
         heapq.heappush(self._ends, (step, request_id))
-        if group.request.beam and request_id not in self._joined:
+        if request_id in self._state.beams and request_id not in self._joined:
             self._search(request_id, group.num_generated)
 
     def _search(self, request_id: int, num_generated: int) -> None:
@@ -183,11 +198,11 @@ class Outputs:
 
     def _note_change(self, number: int, request_id: int, began: int, ahead: Ahead) -> None:
         """The next change of a beam request's candidates."""
-        change = next(ahead, None)
-        if change is not None:
-            num_generated, chosen = change
-            entry = began + num_generated, number, request_id, began, chosen, ahead
-            heapq.heappush(self._changes, entry)
+        for num_generated, chosen in ahead:
+            if chosen:
+                entry = began + num_generated, number, request_id, began, chosen, ahead
+                heapq.heappush(self._changes, entry)
+                return
 
     def _pop_ended(self, step: int) -> list[int]:
         ends = self._ends

@@ -177,6 +177,8 @@ class SpanMeter(Meter):
         internal = self._internal
         if started is not NO_GROWTH:
             self._internal += started.slots
+        if self.forked or self.state.beams:
+            self.forked = dict(self.state.beams)
         if flight.saved:
             first = 0 if flight.is_promised else 1
             shared = self._shared(steps, flight.durations, flight.saved, usage.held, grown, first)

@@ -1,6 +1,7 @@
 """The plan of most iterations that compute prompts, in one call: all that run take a step, and the
 first requests that wait are admitted. Their prompts are computed whole, or in the chunks of
-`ConcurrentPrefills`, of which one may be in prefill already.
+`ConcurrentPrefills`, of which one may be in prefill already. If none waits, or the first was
+refused, it is the step alone.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -32,17 +33,16 @@ class PromptPlans:
     def plan(self) -> Plan | None:
         """The next plan; None if it is another one, or has to make room for a step."""
         state, batch = self._state, self._state.batch
-        if (state.swapped or state.swap_in_refused or state.partially_preempted is not None) or (
-            state.beams or state.pending_forks.num_forks
-        ):
+        if state.swapped or state.swap_in_refused or state.partially_preempted is not None:
             return None
+        num_forks = state.pending_forks.num_forks
         num_decodes, in_prefill, is_whole = len(batch.sequences), None, False
         if num_decodes != state.num_seqs:
             in_prefill = self._in_prefill(num_decodes)
             if in_prefill is None:
                 return None
         elif not state.waiting or state.refused is not None:
-            return None
+            return self._step(num_forks)
         else:
             is_whole = self._is_whole(state.waiting[0], self._budget - num_decodes)
             if not is_whole and self._chunks is None:
@@ -52,10 +52,29 @@ class PromptPlans:
         plan = Plan()
         if num_decodes and not self._scheduler.step(plan):
             return None
+        if num_forks:
+            state.pending_forks.move_into(plan)
         if in_prefill is None or self._continue(plan, in_prefill):
             self._admit_all(plan, first_is_whole=is_whole)
         if not plan.chunks:
             self._scheduler.enable_fast_forward(plan)
+        return plan
+
+    def _step(self, num_forks: int) -> Plan | None:
+        """A plan that only takes a step of the batch, and copies what forks left to copy."""
+        state, scheduler, waiting = self._state, self._scheduler, self._state.waiting
+        if not state.num_seqs or (
+            waiting and not (waiting[0] is state.refused and scheduler.keeps_refused)
+        ):
+            return None
+        plan = Plan()
+        if not num_forks:
+            plan.promised_steps = state.guaranteed_steps()
+        if not scheduler.step(plan):
+            return None
+        if num_forks:
+            state.pending_forks.move_into(plan)
+        scheduler.enable_fast_forward(plan)
         return plan
 
     def _in_prefill(self, num_decodes: int) -> SequenceGroup | None:

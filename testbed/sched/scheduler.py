@@ -243,10 +243,10 @@ class Scheduler(ABC):
                 if group.batch is not None:
                     self.finish(group)
                     finished.append(group)
-            if state.beams:
-                for request_id, parents in results.parents.items():
-                    if parents and request_id in state.beams:
-                        state.choose_parents(state.beams[request_id], parents)
+            beams, fork_members = state.beams, state.pending_forks.fork_members
+            for request_id, parents in results.parents.items():
+                if parents and request_id in beams:
+                    fork_members(beams[request_id], parents)
         for group, seq, new, num_stored, last, _ in plan.chunks:
             seq.store(num_stored + new)
             if last:
@@ -450,7 +450,7 @@ class IterationLevel(Scheduler):
         state = self.state
         num_seqs = len(state.batch.sequences)
         if (num_seqs != state.num_seqs or not num_seqs) or (
-            state.swapped or state.beams or state.pending_forks.num_forks
+            state.swapped or state.pending_forks.num_forks
         ):
             return False
         waiting = state.waiting
@@ -481,7 +481,7 @@ class IterationLevel(Scheduler):
             or plan.swapped_in
             or plan.forks
             or not plan.decode_seqs
-            or state.beams
+            or (state.beams and self.plans_ahead)  # their plans are made when candidates are known
             or plan.preempted
         ):
             return

@@ -17,8 +17,9 @@ from testbed.sched.state import SchedulerState
 class PaddedGroups(SchedulerState):
     """Candidates of a beam keep their own tokens: request-level batches do not follow beams."""
 
-    def choose_parents(self, group: SequenceGroup, parents: tuple[tuple[int, int], ...]) -> None:
-        pass
+    def join_batch(self, group: SequenceGroup) -> None:
+        super().join_batch(group)
+        self.beams.clear()
 
 
 class StaticBatch(Scheduler):

@@ -24,7 +24,7 @@ SYSTEMS = {  # a scheduler, its policy, its limits, and the most calls a span
     "2023 system": (Mixed2023, Paged2023, LIMITS, 51),
     "vLLM V1": (VllmV1, OutputCaching, LIMITS | V1, 93),
     "2023 system, beams": (Mixed2023, Paged2023, LIMITS, 87),
-    "2023 system, samples": (Mixed2023, Paged2023, LIMITS, 124),
+    "2023 system, samples": (Mixed2023, Paged2023, LIMITS, 103),
 }
 
 

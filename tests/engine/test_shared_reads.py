@@ -5,6 +5,7 @@ constant cost, and by measured ones.
 from functools import partial
 
 import pytest
+from same_runs import check_both_ways
 from tiny import MS
 
 from testbed.core.errors import PlugInError
@@ -154,14 +155,14 @@ def test_beams_share_what_their_parents_have_generated():
         Request(i, arrival_ps=0, prompt_len=11, output_len=60, num_seqs=3, beam=True)
         for i in range(2)
     ]
-    runs = [
-        served(requests, MixedPrefill(Paged(POOL, 4), Recompute(), **LIMITS), fast_forward)[1]
-        for fast_forward in (True, False)
-    ]
-    repeated = [[work.decode_repeated for work in works] for works in runs]
-    assert repeated[0] == repeated[1]
-    assert max(repeated[0]) > 2 * 2 * 8 + 20  # more than the whole blocks of both prompts
-    assert len(set(repeated[0])) > 5
+
+    def scheduler():
+        return MixedPrefill(Paged(POOL, 4), Recompute(), **LIMITS)
+
+    check_both_ways(requests, scheduler, PerRead(), MAX_LEN)
+    repeated = [work.decode_repeated for work in served(requests, scheduler(), False)[1]]
+    assert max(repeated) > 2 * 2 * 8 + 20  # more than the whole blocks of both prompts
+    assert len({*repeated}) > 5
 
 
 @pytest.mark.parametrize("fast_forward", [True, False])
