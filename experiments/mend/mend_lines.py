@@ -1,9 +1,15 @@
 """The lines of `testbed mend`."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from testbed.experiments.cli.capacity_lines import OF_WORKLOAD
-from testbed.experiments.mend.change_verdicts import BETTER, LEVEL, NO_CURE, RELEVANT
+from testbed.experiments.mend.change_verdicts import (
+    BETTER,
+    LEVEL,
+    NO_CURE,
+    OTHER_COSTS,
+    RELEVANT,
+)
 from testbed.experiments.mend.goals import PREEMPTIONS
 from testbed.experiments.mend.trials import Mending
 from testbed.experiments.mend.tried import Tried
@@ -46,18 +52,20 @@ def lines_of(mending: Mending) -> Iterator[str]:
             "by that difference's own 95% interval"
         )
         yield OF_WORKLOAD
-    if mending.best is not None:
+    if mending.tried:
         yield (
-            "best, and first in the table: ends all preemptions and makes nothing worse, else "
-            f"betters {mending.goal.number} most, whatever it makes worse; of preemptions that are "
-            "not distinguishable from none: ends all and betters it most"
+            "best, if there is one, and then first in the table: ends all preemptions and makes "
+            f"nothing worse, else betters {mending.goal.number} most, whatever it makes worse; of "
+            "preemptions that are not distinguishable from none: ends all and betters it most"
         )
     yield from _rejections(mending)
     yield _conclusion(mending)
     if mending.preempts:
-        names = ", ".join(_with_cost(tried, mending) for tried in mending.without_preemptions)
-        none = "none of the changes"
-        yield f"without any preemption on the seeds that each ran with: {names or none}"
+        of_changes = _named(mending.without_preemptions, mending)
+        yield f"without any preemption on the seeds that each ran with: {of_changes}"
+    if mending.preempts and mending.server.num_overloaded:
+        of_changes = _named(mending.without_overload, mending)
+        yield f"keeping up with the load on the seeds that each ran with: {of_changes}"
 
 
 def _first_seeds(mending: Mending) -> str:
@@ -67,6 +75,10 @@ def _first_seeds(mending: Mending) -> str:
         f"the best: not worse in {number} by {RELEVANT:.0%} or more on each of the {few}, and "
         f"better by that on one of them or without a preemption; --seeds {few} stops there"
     )
+
+
+def _named(changes: Sequence[Tried], mending: Mending) -> str:
+    return ", ".join(_with_cost(tried, mending) for tried in changes) or "none of the changes"
 
 
 def _with_cost(tried: Tried, mending: Mending) -> str:
@@ -94,9 +106,10 @@ def _conclusion(mending: Mending) -> str:
     word, name = mending.verdicts[best.change].word, mending.goal.number
     left = f"leaves {_left(best, mending)}"
     effect = left if best.num_preempted else "ends the preemptions, on every seed"
-    rest = [*filter(None, [_losses(best, mending)]), _whether_it_keeps_up(best, mending)]
+    rest = [*filter(None, [_losses(best, mending), _whether_it_keeps_up(best, mending)])]
     difference, rivals = mending.difference(best, name), mending.rivals
-    head = "most preemptions stay; best" if _leaves_most(best, mending) else "best"
+    stays = "most preemptions stay; " if _leaves_most(best, mending) else ""
+    head = f"{_overload(best, mending)}{stays}best"
     if rivals:
         head += " of those told apart" if word == BETTER else " without preemptions"
         names = ", ".join(_with_difference(of, mending) for of in rivals)
@@ -104,6 +117,20 @@ def _conclusion(mending: Mending) -> str:
     if second := mending.best_harmless:
         rest.append(f"best that makes nothing worse: {_with_difference(second, mending)}")
     return f"{head}: {best.change.name} {effect}; {name}: {word} ({difference}); {'; '.join(rest)}"
+
+
+def _overload(best: Tried, mending: Mending) -> str:
+    """The load that the server does not keep up with on half of the seeds or more, which the best
+    change does not mend; empty without it.
+    """
+    num_seeds = len(mending.seeds)
+    if 2 * best.num_overloaded < num_seeds:
+        return ""
+    return (
+        f"overload stays: the server falls behind on {mending.server.num_overloaded} of "
+        f"{num_seeds} seeds, with the best change on {best.num_overloaded} (less load, or more "
+        "GPUs: testbed plan); "
+    )
 
 
 def _leaves_most(tried: Tried, mending: Mending) -> bool:
@@ -132,6 +159,9 @@ def _nothing_preempted(mending: Mending) -> str:
 
 
 def _whether_it_keeps_up(best: Tried, mending: Mending) -> str:
+    """Empty if the overload has been said."""
+    if _overload(best, mending):
+        return ""
     if best.num_overloaded:
         without, num_seeds = mending.server.num_overloaded, len(mending.seeds)
         return (
@@ -162,7 +192,7 @@ def _no_option(mending: Mending) -> str:
         remedy = f"; {_name(mending.better[0])} would better it"
     return (
         f"{_too_few(mending)}none of the options tried ends the preemptions and makes nothing "
-        f"worse, or {gain}, distinguishably{remedy}{_fewest(mending)}"
+        f"worse, or {gain}, distinguishably{remedy}{_fewest(mending, *proposed)}"
     )
 
 
@@ -174,9 +204,11 @@ def _too_few(mending: Mending) -> str:
     return f"too few preemptions ({seen}) to show that a change ends them: "
 
 
-def _fewest(mending: Mending) -> str:
-    """The change with the fewest preemptions, which is not the best."""
-    if (fewest := mending.fewest) is None:
+def _fewest(mending: Mending, *said: Tried) -> str:
+    """The change with the fewest preemptions, which is not the best; empty if it is the first of
+    those that have been said.
+    """
+    if (fewest := mending.fewest) is None or fewest in said[:1]:
         return ""
     return f"; fewest preemptions seen: {fewest.change.name}, {_left(fewest, mending)}"
 
@@ -226,7 +258,14 @@ def _rejections(mending: Mending) -> Iterator[str]:
 
 
 def remarks_of(mending: Mending) -> Iterator[str]:
-    """Below the tables: changes without a verdict."""
+    """Below the tables: changes without a verdict, or that are not compared."""
+    for change, verdict in mending.verdicts.items():
+        if verdict.word == OTHER_COSTS:
+            yield (
+                f"{change.name}: its costs are of another source than the server's, whose error "
+                "would be part of each difference; `testbed run -m --from-vllm WITHOUT --from-vllm "
+                "WITH` compares two commands, and says both sources"
+            )
     for change, reason in mending.failed.items():
         yield f"{change.name}: no verdict: {reason}"
 

@@ -13,6 +13,7 @@ from testbed.experiments.mend.change_verdicts import (
     AT_FIRST,
     BETTER,
     NO_CURE,
+    OTHER_COSTS,
     WORDS,
     Verdict,
     verdict_at_first,
@@ -122,6 +123,11 @@ class Mending:
         return [tried for tried in self.tried if not tried.num_preempted]
 
     @property
+    def without_overload(self) -> list[Tried]:
+        """The changes that keep up with the load on all seeds they ran with, the best first."""
+        return [tried for tried in self.tried if not tried.num_overloaded]
+
+    @property
     def best(self) -> Tried | None:
         """The best change that an option of vLLM makes: the first that ends all preemptions and
         makes nothing worse, else the one that betters the goal most, whatever it makes worse. Of
@@ -186,9 +192,11 @@ class Mending:
 
     def difference(self, tried: Tried, name: str) -> Interval | None:
         """A number's difference from the server as it is; the goal's with the interval that its
-        verdict has, of several tests.
+        verdict has, of several tests. None of runs with other costs.
         """
         verdict = self.verdicts.get(tried.change)
+        if verdict is not None and verdict.word == OTHER_COSTS:
+            return None
         if name == self.goal.number and verdict is not None and verdict.difference is not None:
             return verdict.difference
         return tried.less(name, self.server)

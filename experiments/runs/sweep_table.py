@@ -84,7 +84,8 @@ def shown(
     results, same = varying(main_numbers([point.summary for point in points]))
     labels = _labels([point.values for point in points], width)
     head += [*same, *_explained(labels)]
-    return Group(*map(Text, head), _table(_labelled(columns, labels), results, width))
+    left = _labelled(columns, labels)
+    return Group(*map(Text, head), _table(left, _fitting(left, results, width)))
 
 
 def _remarks(
@@ -143,20 +144,25 @@ def replicated_tables(
 
     futures: columns that stand behind the axes.
     """
-    left, results = mean_columns(groups)
-    results, same = varying(results)
+    left, means = mean_columns(groups)
     labels = _labels([group.chosen for group in groups], width)
-    texts = [*same, explained(groups), *_explained(labels)]
-    tables = [_table(_labelled({**left, **futures}, labels), results, width)]
+    left = _labelled({**left, **futures}, labels)
     pairs, differences = difference_columns(groups)
-    if pairs:
-        title = "Differences on the same seeds"
-        different = {name: cells for name, cells in differences.items() if {*cells} != {EQUAL}}
-        told, unclear = _told_apart(different or differences)
-        shown, alike = varying(told, "in all rows of the second table")
-        texts += [*alike, *unclear]
-        tables.append(_table(_labelled(pairs, labels), shown, width, title=title))
-    return [*map(Text, texts), *tables]
+    if not pairs:
+        results, same = varying(means)
+        texts = [*same, explained(groups), *_explained(labels)]
+        return [*map(Text, texts), _table(left, _fitting(left, results, width))]
+    different = {name: cells for name, cells in differences.items() if {*cells} != {EQUAL}}
+    told, unclear = _told_apart(different or differences)
+    told, alike = varying(told, "in all rows of the second table")
+    pairs = _labelled(pairs, labels)
+    shown = _fitting(pairs, told, width)
+    results, same = varying(means, but=[*shown])
+    return [
+        *map(Text, [*same, explained(groups), *_explained(labels), *alike, *unclear]),
+        _table(left, _fitting(left, results, width, first=[*shown])),
+        _table(pairs, shown, title="Differences on the same seeds"),
+    ]
 
 
 def _told_apart(
@@ -181,30 +187,42 @@ def _told_apart(
 
 
 def varying(
-    results: Mapping[str, Sequence[str]], where: str = "at all points"
+    results: Mapping[str, Sequence[str]], where: str = "at all points", but: Sequence[str] = ()
 ) -> tuple[dict[str, Sequence[str]], list[str]]:
-    """The columns whose cells differ, and a line that says the others."""
-    columns = {name: cells for name, cells in results.items() if len(set(cells)) > 1}
+    """The columns whose cells differ, with those of `but`, and a line that says the others."""
+    columns = {name: cells for name, cells in results.items() if len(set(cells)) > 1 or name in but}
     same = [f"{name} {cells[0]}" for name, cells in results.items() if name not in columns]
     if not columns:
         return dict(results), []
     return columns, [f"the same {where}: {', '.join(same)}"] if same else []
 
 
-def _table(
+def _fitting(
     left: Mapping[str, Sequence[str]],
     results: Mapping[str, Sequence[str]],
     width: int,
+    first: Sequence[str] = (),
+) -> dict[str, Sequence[str]]:
+    """As many of the results as fit behind the columns of `left`, at least one, those of `first`
+    before others; in the order of the results.
+    """
+    chosen = set[str]()
+    space = width - 1 - sum(_width(name, cells) for name, cells in left.items())
+    for name in sorted(results, key=lambda name: name not in first):
+        space -= _width(name, results[name])
+        if space < 0 and chosen:
+            break
+        chosen.add(name)
+    return {name: cells for name, cells in results.items() if name in chosen}
+
+
+def _table(
+    left: Mapping[str, Sequence[str]],
+    results: Mapping[str, Sequence[str]],
     title: str | None = None,
 ) -> Table:
-    """All columns of `left`, and behind them as many of the results as fit, at least one."""
-    columns = dict(left)
-    space = width - 1 - sum(_width(name, cells) for name, cells in left.items())
-    for name, cells in results.items():
-        space -= _width(name, cells)
-        if space < 0 and len(columns) > len(left):
-            break
-        columns[name] = cells
+    """The columns of `left`, and behind them the results."""
+    columns = {**left, **results}
     table = Table(title=title, title_justify="left")
     for name in columns:
         justify: JustifyMethod = "left" if name in left else "right"

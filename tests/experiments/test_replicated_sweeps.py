@@ -222,3 +222,24 @@ def test_what_all_differences_have_alike_is_said_beside_their_table():
     heads = [str(column.header) for column in differences.columns]
     assert heads == ["policy", "TTFT p99, s"]
     assert any("TPOT p99, s not distinguishable" in str(line) for line in lines)
+
+
+def test_a_difference_that_is_shown_has_its_means_beside_it():
+    """However narrow the table, and if the means are equal as they are printed."""
+    swept = [
+        Point(
+            {"policy": policy, "seed": str(seed)},
+            {
+                "ttft_s": {"p50": 1.0 + seed, "p99": 2.0 + seed + 0.001 * (policy == "b")},
+                "tpot_s": {"p50": 0.1 + 0.1 * seed, "p99": 0.5 + seed + 0.9 * (policy == "b")},
+            },
+            f"{policy}-{seed}",
+        )
+        for policy in "ab"
+        for seed in range(2)
+    ]
+    for width in range(40, 140, 10):
+        *_, means, differences = replicated_tables(settings(swept), width, {})
+        shown, told = ([str(of.header) for of in table.columns] for table in (means, differences))
+        assert {*told} <= {*shown}, width
+        assert "TTFT p99, s" in told
