@@ -24,7 +24,7 @@ MISSING = ("None", "nan", "NaT", "<NA>")  # texts of a data frame's missing valu
 TIMES = "arrival_s"
 TIMING = ("arrivals", "rate", "duration_s")
 OF_REQUESTS = (*TIMING, "workload", "num_seqs", "beam", "max_len")
-LEAST = {
+LEAST: Mapping[str, int | None] = {  # None: any whole number
     "request_id": 0,
     "arrival_ps": 0,
     "prompt_len": 1,
@@ -32,7 +32,11 @@ LEAST = {
     "num_seqs": 1,
     "registered_prefix": 0,
     "tokens_per_id": 1,
+    "session": 0,
+    "priority": None,
+    "answer_id": 0,
 }
+MAY_LACK = ("session", "answer_id")
 
 
 @dataclass(frozen=True)
@@ -174,21 +178,11 @@ def plain_request(original: Request) -> Request:
     """The request with plain Python numbers, each checked against its range."""
     name = f"trace: request {original.request_id!r}"
     values: dict[str, Any] = {
-        field: plain_int(f"{name}: {field}", getattr(original, field), least)
+        field: plain_int(f"{name}: {field}", value, least)
         for field, least in LEAST.items()
+        if (value := getattr(original, field)) is not None or field not in MAY_LACK
     }
-    session = (
-        None if original.session is None else plain_int(f"{name}: session", original.session, 0)
-    )
-    request = original._replace(
-        **values,
-        session=session,
-        priority=plain_int(f"{name}: priority", original.priority, least=None),
-        max_new_tokens=plain_limit(name, original),
-        answer_id=None
-        if original.answer_id is None
-        else plain_int(f"{name}: answer_id", original.answer_id, 0),
-    )
+    request = original._replace(**values, max_new_tokens=plain_limit(name, original))
     if not is_truth_value(original.beam):
         raise InputError(
             key=f"{name}: beam", value=repr(original.beam), problem="must be True or False"
