@@ -4,7 +4,6 @@ iteration stores, and loads into the slots of what it admits.
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import islice
 
 from testbed.core.errors import InputError
 from testbed.core.sequence import Batch
@@ -253,13 +252,8 @@ class LMCache(OutputCaching):
         per_chunk = self.tier.chunk_size // self.block_size
         full = num_tokens // self.tier.chunk_size
         if full > len(state.keys):
-            contents = state.contents or ()
-            rest = islice(
-                self._generated(seq, len(contents)), max(full * per_chunk - len(contents), 0)
-            )
-            every = [*contents, *rest][: full * per_chunk]
-            chain = list(zip(self._cache.index.chain(every), every, strict=True))
-            state.keys = chain[per_chunk - 1 :: per_chunk]
+            of_blocks = self._first_keys(seq, state.contents or (), full * per_chunk)
+            state.keys = of_blocks[per_chunk - 1 :: per_chunk]
         return state.keys[:full]
 
     def has_landed(self, seq: Seq) -> bool:

@@ -4,7 +4,6 @@ into slots that it holds meanwhile.
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import islice
 
 from testbed.core.sequence import Batch
 from testbed.core.sequence import Sequence as Seq
@@ -262,11 +261,9 @@ class VllmOffloading(OutputCaching):
         return not is_stepwise and not any(job.watched for job in self._jobs.values())
 
     def _keys(self, state: Offloaded, seq: Seq, num_tokens: int) -> list[Key]:
-        contents, full = state.contents or (), num_tokens // self.block_size
+        full = num_tokens // self.block_size
         if full > len(state.keys):
-            rest = islice(self._generated(seq, len(contents)), max(full - len(contents), 0))
-            every = [*contents, *rest][:full]
-            state.keys = list(zip(self._cache.index.chain(every), every, strict=True))
+            state.keys = self._first_keys(seq, state.contents or (), full)
         return state.keys[:full]
 
     def _lacks(self, seq: Seq, num_tokens: int) -> int:

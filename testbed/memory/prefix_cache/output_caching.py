@@ -17,7 +17,7 @@ from testbed.memory.prefix_cache.hash_chain import (
     with_next_ids,
 )
 from testbed.memory.prefix_cache.prefix_caching import PrefixCaching, PromptHit
-from testbed.memory.prefix_cache.prefix_index import Node
+from testbed.memory.prefix_cache.prefix_index import Key, Node
 from testbed.memory.served import Drafts
 from testbed.vllm.releases import DEFAULT, Release
 
@@ -101,8 +101,7 @@ class OutputCaching(PrefixCaching):
             if seq.answer_id is not None:
                 self._num_named[seq.seq_id] = full
             if full > len(of_prompt):
-                new = islice(self._generated(seq, len(of_prompt)), full - len(of_prompt))
-                prompt.contents = [*of_prompt, *new]
+                prompt.contents = self._first_contents(seq, of_prompt, full)
             self.publish(seq, num_stored)
         super()._give_back(seq, keep)
 
@@ -127,6 +126,18 @@ class OutputCaching(PrefixCaching):
         if seq.answer_id is not None:  # others may have published more than it has generated
             behind = islice(behind, max(self._num_named.get(seq.seq_id, 0) - len(contents), 0))
         return self._cache.index.match(chain(contents, behind))
+
+    def _first_contents(
+        self, seq: Seq, of_prompt: Sequence[Content], num_blocks: int
+    ) -> list[Content]:
+        """The contents of a sequence's first blocks, behind its prompt those that it generates."""
+        rest = islice(self._generated(seq, len(of_prompt)), max(num_blocks - len(of_prompt), 0))
+        return [*of_prompt, *rest][:num_blocks]
+
+    def _first_keys(self, seq: Seq, of_prompt: Sequence[Content], num_blocks: int) -> list[Key]:
+        """The keys of a sequence's first blocks, by which a cache below the device knows them."""
+        every = self._first_contents(seq, of_prompt, num_blocks)
+        return list(zip(self._cache.index.chain(every), every, strict=True))
 
     def _generated(self, seq: Seq, first: int) -> Iterator[Content]:
         return generated_contents(seq, self.block_size, first, names_next=bool(self._num_behind))
