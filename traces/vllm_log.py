@@ -56,6 +56,7 @@ META = "meta.json"  # what is known of the server, in the log's folder
 SESSION = "session_id"
 MOST_IN_A_CHUNK = 16  # tokens that one event of a stream may bring, so that they come at one time
 SHORTEST_TPOT_S, LONGEST_TPOT_S = 4e-5, 2.0  # of a server, in the median: 25,000 tokens/s at most
+LONGEST_WAIT = 10  # before the engine takes a request in, by the time that the whole log takes
 TOKENS_PER_HASH = 512  # tokens of a hash id if a workload has no tokens_per_id (as Mooncake's)
 TO_REPLAY = "rename one; without times of tokens, trace=csv replays a file's requests alone"
 
@@ -166,7 +167,7 @@ class VllmLog(FileTrace):
         if self.is_of_engine:
             items = [item for _, item in json_lines(self.path, _problems)]
             _check_ids(self.path, items)
-            rows, times = _vllm(items)
+            rows, times = _vllm(self.path, items)
             self._preemptions = _preemptions(items)
             if any(item.get(SIMULATED) for item in items):
                 self.remarks = ["simulated by testbed serve: its times are no server's"]
@@ -264,7 +265,7 @@ def _preemptions(items: list[Any]) -> int | None:
     return sum(int(item[PREEMPTIONS]) for item in items)
 
 
-def _vllm(items: list[Any]) -> tuple[Rows, Floats]:
+def _vllm(path: str, items: list[Any]) -> tuple[Rows, Floats]:
     prompts, outputs = columns([(item["input_toks"], item["output_toks"]) for item in items])
     named = all(SESSION in item for item in items)
     rows = Rows(
@@ -274,19 +275,27 @@ def _vllm(items: list[Any]) -> tuple[Rows, Floats]:
         priority=np.array([item.get("priority", 0) for item in items], dtype=np.int64),
     )
     times = np.array([[float(item[name]) for name in TIMES] for item in items])
-    return rows, _from_client(items, times)
+    return rows, _from_client(path, items, times)
 
 
-def _from_client(items: list[Any], times: Floats) -> Floats:
+def _from_client(path: str, items: list[Any], times: Floats) -> Floats:
     """The times with arrivals by the client's clock if every row has its arrival_time, set so
-    that the fastest request is queued at once.
+    that the fastest request is queued at once. Raises InputError for a clock in another unit.
 
     The engine takes requests in between two iterations: queued_ts lacks the wait before.
     """
     if not all(ARRIVAL in item for item in items) or not items:
         return times
     sent = np.array([float(item[ARRIVAL]) for item in items])
-    times[:, 0] = sent + (times[:, 0] - sent).min()
+    behind = times[:, 0] - sent
+    waited_s = behind.max() - behind.min()
+    if waited_s > LONGEST_WAIT * (times[:, 2].max() - times[:, 0].min()):
+        raise InputError(
+            key=f"{path}: {ARRIVAL}",
+            problem=f"a request waits {waited_s:,.0f} s for the engine by it",
+            remedy="give it in seconds, as the other times",
+        )
+    times[:, 0] = sent + behind.min()
     return times
 
 

@@ -446,6 +446,10 @@ FILES = {
             "\n".join(stats(request_id="r1", queued_ts=time) for time in (0.5, 1.0)),
             ("request_id=r1",),
         ),
+        "arrivals in milliseconds": (
+            "\n".join(stats(queued_ts=1.0 + i / 10, arrival_time=1000.0 * i) for i in range(2)),
+            ("arrival_time", "seconds"),
+        ),
         "a count without a value": (json.dumps(AIPERF), ("request 1", "prompt=None")),
     },
     "log of rows": {
