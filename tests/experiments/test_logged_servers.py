@@ -205,6 +205,24 @@ def test_recorded_number_of_blocks_sets_the_pool(testbed, tmp_path, profile):
     check_words(("meta.json", "block_size 16", "32"), error)
 
 
+@pytest.mark.parametrize(
+    "meta",
+    [
+        {"num_gpu_blocks": "77"},
+        {"num_gpu_blocks": 77.5},
+        {"num_gpu_blocks": -1},
+        {"num_gpu_blocks": 77, "block_size": "16"},
+        {"resolved_config": "none"},
+        {"engine_kwargs": ["max_num_seqs"]},
+    ],
+)
+def test_a_server_of_other_types_is_refused_by_its_key(testbed, tmp_path, profile, meta):
+    log = write_log(tmp_path / "a.csv", MANY)
+    (tmp_path / "meta.json").write_text(json.dumps(meta))
+    error = testbed.refused("validate", log, *SYSTEM, f"cost.path={profile}")
+    check_words(("meta.json", next(reversed(meta))), error)
+
+
 SERVED = "vllm serve meta-llama/Llama-3.1-8B --max-model-len 8192"
 RECORDED = {
     "num_gpu_blocks": 77,

@@ -5,7 +5,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -179,15 +179,15 @@ def _of_its_record(log: VllmLog, config: RunConfig) -> LoggedServer:
 def _recorded_blocks(log: VllmLog, config: RunConfig) -> int | None:
     """The number of KV blocks in meta.json; None if the file has none.
 
-    Raises InputError if its blocks are of another size than the config's.
+    Raises InputError if its blocks are of another size than the config's, or no whole number.
     """
     meta, size = log.meta, block_size_of(config.policy)
-    resolved = meta.get("resolved_config") or {}
+    resolved = _object(log, "resolved_config")
     places = (meta, meta.get("kv_cache"), meta.get("cache_config"), resolved.get("cache_config"))
     for place in (place for place in places if isinstance(place, Mapping)):
-        blocks, logged = place.get("num_gpu_blocks"), place.get("block_size")
-        if type(blocks) is int and blocks > 0:
-            if type(logged) is int and logged != size:
+        blocks, logged = (_whole(log, place, key) for key in ("num_gpu_blocks", "block_size"))
+        if blocks:
+            if logged not in (None, size):
                 raise InputError(
                     key=log.path,
                     problem=f"meta.json says block_size {logged}, simulated with {size}",
@@ -195,6 +195,28 @@ def _recorded_blocks(log: VllmLog, config: RunConfig) -> int | None:
                 )
             return blocks
     return None
+
+
+def _whole(log: VllmLog, place: Mapping[str, Any], key: str) -> int | None:
+    """A whole number of meta.json; None if the file does not say it."""
+    value = place.get(key)
+    if value is None or (type(value) is int and value >= 0):
+        return value
+    raise InputError(
+        key=f"{log.path}: meta.json: {key}",
+        value=repr(value)[:40],
+        problem="not a whole number of at least 0",
+    )
+
+
+def _object(log: VllmLog, key: str) -> Mapping[str, Any]:
+    """An object of meta.json; empty if the file has none."""
+    value = log.meta.get(key) or {}
+    if isinstance(value, Mapping):
+        return value
+    raise InputError(
+        key=f"{log.path}: meta.json: {key}", value=repr(value)[:40], problem="is no object"
+    )
 
 
 def _assumed(config: RunConfig) -> LoggedServer:
@@ -231,7 +253,7 @@ def _other_options(log: VllmLog, config: RunConfig) -> Iterator[str]:
         yield f"meta.json says {gpu}, simulated with {config.server.gpu.name}"
     if isinstance(model, str) and model.strip() and not _is_model(model, config.model.name):
         yield f"meta.json says {model}, simulated with {config.model.name}"
-    logged = log.meta.get("engine_kwargs") or {}
+    logged = _object(log, "engine_kwargs")
     for key in LIMITS:
         simulated = config.scheduler.parameters.get(key)
         if logged.get(key) not in (None, simulated):
