@@ -5,7 +5,8 @@ from functools import partial
 import pytest
 
 from testbed import simulate, sweep
-from testbed.experiments.runs.choice_names import names_of
+from testbed.experiments.cli.list import class_and_about
+from testbed.experiments.runs.choice_names import files_of
 from testbed.experiments.runs.compose import composed
 from testbed.experiments.sglang_server import translation as of_sglang
 from testbed.experiments.vllm_server import translation as of_vllm
@@ -114,8 +115,8 @@ def test_a_policy_with_a_watermark_is_not_said_to_have_none(word):
 def test_policies_that_ship_admit_as_the_server_beside_its_command():
     """The paper's watermark of 1% is none of vLLM V1's; its own version of vLLM keeps it."""
     classes = {
-        name: composed("run", [f"policy={name}"]).policy._target_
-        for name in names_of("policy")
+        name: class_and_about(file)[0] or composed("run", [f"policy={name}"]).policy._target_
+        for name, file in files_of("policy").items()
         if name != "custom"
     }
     defaults = {
