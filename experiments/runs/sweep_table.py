@@ -156,12 +156,13 @@ def replicated_tables(
     told, unclear = _told_apart(different or differences)
     told, alike = varying(told, "in all rows of the second table")
     pairs = _labelled(pairs, labels)
-    shown = _fitting(pairs, told, width)
-    results, same = varying(means, but=[*shown])
+    results, same = varying(means, but=[*told])
+    results = _fitting(left, results, width, first=[*told][:1])
+    shown = {name: cells for name, cells in told.items() if name in results}
     return [
         *map(Text, [*same, explained(groups), *_explained(labels), *alike, *unclear]),
-        _table(left, _fitting(left, results, width, first=[*shown])),
-        _table(pairs, shown, title="Differences on the same seeds"),
+        _table(left, results),
+        _table(pairs, _fitting(pairs, shown, width), title="Differences on the same seeds"),
     ]
 
 
