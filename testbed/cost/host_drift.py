@@ -11,10 +11,10 @@ from statistics import stdev
 from typing import Any
 
 DRIFT, BEGAN, SLOWNESS = "drift", "began_s", "slowness"  # of a profile's fit
-# The deviation (log) of a pass from its host's mean, by pairs of passes of vLLM's sweeps on five
-# hosts, 33 to 66 s apart; GPUs of one host were swept at the same time
+# The deviation (log) of a pass from its host's mean, by pairs of passes of vLLM's sweeps on six
+# hosts, 33 to 67 s apart; GPUs of one host were swept at the same time
 # (experiments/real/vllm_engine/results/h200-llama-3.1-8b/sweep_passes.csv)
-OF_OTHERS, PAIRS = 0.07, 16
+OF_OTHERS, PAIRS = 0.07, 18
 
 
 def between_passes(slowness: Sequence[float]) -> float:

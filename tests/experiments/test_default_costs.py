@@ -332,7 +332,7 @@ def test_served_loads_stand_beside_a_profile_that_decodes_alone_have_tested():
     assert f"TTFT {median(ttft):.0f}% (largest {max(ttft):.0f}%)" in words
 
 
-@pytest.mark.parametrize("name", ["pressure-5", "pressure-6", "pressure-7"])
+@pytest.mark.parametrize("name", ["pressure-5", "pressure-6", "pressure-7", "pressure-8"])
 def test_the_errors_of_served_loads_are_those_of_their_logs(name):
     rows = [row for row in table_rows(SERVED_LOADS) if row["folder"] == name]
     folder = LOGS / name
