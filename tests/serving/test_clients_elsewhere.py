@@ -26,6 +26,11 @@ LLAMA = "vllm serve meta-llama/Llama-3.1-8B-Instruct"
 NUM_REQUESTS, OUTPUT_LEN = 150, 60
 
 
+@pytest.fixture(scope="module", autouse=True)
+def no_certificates():
+    """pip, which installs the clients, needs those of the machine."""
+
+
 @pytest.fixture(scope="module")
 def tokenizer(tmp_path_factory):
     return train_tokenizer(tmp_path_factory.mktemp("tokenizer"), [README.read_text("utf-8")])

@@ -172,12 +172,12 @@ def test_a_server_that_must_end_lets_requests_end(tmp_path):
     """The answer that is under way is whole; the log has it."""
     log, answers = tmp_path / "requests.jsonl", []
     with running(speed=1.0, log=log) as server:
-        sender = threading.Thread(target=lambda: answers.append(post(server, max_tokens=40)))
+        sender = threading.Thread(target=lambda: answers.append(post(server, max_tokens=20)))
         sender.start()
         wait_until(lambda: server.live.unfinished)
     sender.join()
-    assert answers[0].json()["usage"]["completion_tokens"] == 40
-    assert [row["output_toks"] for row in rows_of(log)] == [40]
+    assert answers[0].json()["usage"]["completion_tokens"] == 20
+    assert [row["output_toks"] for row in rows_of(log)] == [20]
 
 
 def test_a_server_does_not_wait_for_requests_beyond_its_time():
