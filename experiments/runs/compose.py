@@ -39,6 +39,9 @@ UNASKED = (
 )
 MOST_KEPT = 256  # compositions of options, some 14 KiB each
 
+# Most words of a sweep's points are those of the other points
+_parsed = lru_cache(MOST_KEPT)(OverridesParser.create().parse_overrides)
+
 
 def _of_vllm_server(name: str, *, _root_: DictConfig) -> Any:
     """The value of `${vllm_server:NAME}`, which few configurations have."""
@@ -91,7 +94,7 @@ def composed(name: str, words: Sequence[str]) -> DictConfig:
     read = read_words(words)
     name = read.name or name
     with refusals(words):
-        overrides = OverridesParser.create().parse_overrides(list(read.values))
+        overrides = [override for word in read.values for override in _parsed((word,))]
         try:
             if read.is_of_files:
                 config = composed_by_hydra(name, read.choices, read.folders)
