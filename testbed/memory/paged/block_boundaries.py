@@ -5,11 +5,14 @@ walking the batch.
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence as Row
 from itertools import compress, count
+from typing import TypeAlias
 
 from testbed.core.sequence import Batch, BatchIndex, Sequence
 from testbed.core.slots import Growth, growth_at, record
 from testbed.memory.paged.block_pool import BlockPool
 from testbed.memory.paged.block_table import BlockTable, Tables
+
+Member: TypeAlias = tuple[int, list[int]]  # its residue and its blocks
 
 
 class BlockIndex(BatchIndex):
@@ -17,10 +20,9 @@ class BlockIndex(BatchIndex):
     steps as a block has slots.
 
     The blocks of a member are full at the steps congruent to its residue, modulo the block size.
-    `residues` is sorted, members of one residue by joining; `squares` and `blocks` have the square
-    of each residue and the blocks of each member, in the same order. `tails` contains the tables of
-    members whose partial last block was shared when they joined or forked, and may need a copy
-    before the next write.
+    `residues` is sorted, members of one residue by joining; `members` has each residue with the
+    blocks of the member, in the same order. `tails` contains the tables of members whose partial
+    last block was shared when they joined or forked, and may need a copy before the next write.
     """
 
     def __init__(self, batch: Batch, tables: Tables, pool: BlockPool) -> None:
@@ -29,8 +31,7 @@ class BlockIndex(BatchIndex):
         self.pool = pool
         self.size = tables.block_size
         self.residues: list[int] = []
-        self.squares: list[int] = []
-        self.blocks: list[list[int]] = []
+        self.members: list[Member] = []
         self.tails: dict[int, BlockTable] = {}
         self._serials: list[int] = []  # of joining, in the order of `residues`
         self._by_id: dict[int, tuple[int, int]] = {}  # residue and serial number
@@ -42,8 +43,7 @@ class BlockIndex(BatchIndex):
         self._by_id[seq.seq_id] = residue, serial
         place = bisect_right(self.residues, residue)
         self.residues.insert(place, residue)
-        self.squares.insert(place, residue * residue)
-        self.blocks.insert(place, blocks)
+        self.members.insert(place, (residue, blocks))
         self._serials.insert(place, serial)
         if blocks and blocks[-1] in self.pool.sharers and (offset + self.batch.extended) % size:
             self.tails[seq.seq_id] = table  # as `shares_tail`
@@ -52,7 +52,7 @@ class BlockIndex(BatchIndex):
         residues, (residue, serial) = self.residues, self._by_id.pop(seq.seq_id)
         first = bisect_left(residues, residue)
         place = bisect_left(self._serials, serial, first, bisect_right(residues, residue, first))
-        del residues[place], self.squares[place], self.blocks[place], self._serials[place]
+        del residues[place], self.members[place], self._serials[place]
         self.tails.pop(seq.seq_id, None)
 
     def needed(self, num_steps: int) -> int:
@@ -81,7 +81,7 @@ class BlockIndex(BatchIndex):
         residues, now, take = self.residues, self.batch.extended % self.size, self.pool.free.pop
         first = bisect_left(residues, now)
         end = bisect_right(residues, now, first)
-        for blocks in self.blocks[first:end]:
+        for _, blocks in self.members[first:end]:
             blocks.append(take())
         return (end - first) * self.size
 
@@ -93,21 +93,21 @@ class BlockIndex(BatchIndex):
         if num_steps > 1 == size:
             return self._grow_by_tokens(num_steps)
         take, taken, steps, squared = self.pool.free.pop, 0, 0, 0
-        for begin, first, end in self._rounds(num_steps):
-            for blocks in self.blocks[first:end]:
+        for begin, members in self._rounds(num_steps):
+            taken += len(members)
+            for residue, blocks in members:
                 blocks.append(take())
-            num, late = end - first, sum(self.residues[first:end])
-            taken += num
-            steps += num * begin + late  # each in the step of its residue behind `begin`
-            squared += begin * (num * begin + 2 * late) + sum(self.squares[first:end])
+                step = begin + residue
+                steps += step
+                squared += step * step
         return record(Growth, (taken * size, steps * size, squared * size))
 
     def _grow_by_tokens(self, num_steps: int) -> Growth:
         """`grow` for blocks of one token: each member takes one at every step."""
-        num_members = len(self.blocks)
+        num_members = len(self.members)
         steps = num_members * num_steps
         taken = self.pool.take(steps)
-        for place, blocks in enumerate(self.blocks):
+        for place, (_, blocks) in enumerate(self.members):
             blocks += taken[place::num_members]
         first = steps * (num_steps - 1) // 2
         return record(Growth, (steps, first, first * (2 * num_steps - 1) // 3))
@@ -119,21 +119,19 @@ class BlockIndex(BatchIndex):
         if num_steps == 1:
             return record(Growth, (sum(marks[: self.needed(1)]) * self.size, 0, 0))
         steps = [
-            begin + residue
-            for begin, first, end in self._rounds(num_steps)
-            for residue in self.residues[first:end]
+            begin + residue for begin, members in self._rounds(num_steps) for residue, _ in members
         ]
         return growth_at([*compress(steps, marks)], self.size)
 
-    def _rounds(self, num_steps: int) -> list[tuple[int, int, int]]:
-        """The members that need a block in num_steps more steps, in order, by rounds: the step at
-        which a round begins, which is before now in the first one, and its members as a range.
+    def _rounds(self, num_steps: int) -> list[tuple[int, list[Member]]]:
+        """The members that need a block in num_steps more steps, in order, by rounds, each with the
+        step at which it begins, which is before now in the first one.
         """
-        residues, size = self.residues, self.size
+        residues, members, size = self.residues, self.members, self.size
         begin = -(self.batch.extended % size)
         first, end, rounds = bisect_left(residues, -begin), num_steps - begin, []
         while end > size:
-            rounds.append((begin, first, len(residues)))
+            rounds.append((begin, members[first:] if first else members))
             begin, first, end = begin + size, 0, end - size
-        rounds.append((begin, first, bisect_left(residues, end, first)))
+        rounds.append((begin, members[first : bisect_left(residues, end, first)]))
         return rounds
