@@ -140,7 +140,8 @@ class BlockMemory(LeasingPolicy):
             growth: Growth = record(Growth, (slots, slot_steps, squared))
             return record(Grant, (0, ops, growth, NO_GROWTH, False))
         if num_tokens == 1:
-            return taken_at_once(index.step(), evicted)
+            grant = taken_at_once(index.step())
+            return grant if evicted is NO_GROWTH else grant._replace(evicted=evicted)
         return record(Grant, (0, NO_OPS, index.grow(num_tokens), evicted, False))
 
     def _extend_alone(self, table: BlockTable, num_tokens: int) -> Answer:
@@ -381,13 +382,12 @@ class BlockMemory(LeasingPolicy):
         """A group's tables, the first one's from `cached` on, which share the whole blocks of the
         prompt; its blocks.
         """
-        first, *others = seqs
-        size, pool, tables = self.block_size, self._pool, self._tables
+        first, size, pool, tables = seqs[0], self.block_size, self._pool, self._tables
         num_blocks, num_shared = -(-num_tokens // size), first.prompt_len // size
         blocks = cached + pool.take(num_blocks - len(cached))
         tables.held[first.seq_id] = BlockTable(first, blocks)
         tables.live += num_tokens - len(cached) * size
-        for seq in others:
+        for seq in seqs[1:]:
             shared = blocks[:num_shared]
             pool.share(shared)
             own = pool.take(num_blocks - num_shared)
@@ -417,8 +417,8 @@ def blocks_taken(first: int, count: int, size: int) -> Growth:
 
 
 @lru_cache(1 << 10)
-def taken_at_once(slots: int, evicted: Growth) -> Grant:
-    return Grant(0, NO_OPS, Growth(slots), evicted) if slots else GRANTED
+def taken_at_once(slots: int) -> Grant:
+    return Grant(growth=Growth(slots)) if slots else GRANTED
 
 
 @lru_cache(8)
