@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from testbed.core.errors import InputError
+from testbed.core.slots import record
 from testbed.core.units import PS as PS
 
 Column = NDArray[np.int64]
@@ -74,7 +75,7 @@ class Request(NamedTuple):
     @property
     def incoming(self) -> Incoming:
         """The request without its output length, which schedulers and policies may read."""
-        incoming: Incoming = tuple.__new__(Incoming, self[:3] + self[4:])
+        incoming: Incoming = record(Incoming, self[:3] + self[4:])
         return incoming
 
     @property
@@ -287,7 +288,7 @@ class Workload:
         for start in range(0, len(self.rows), ROWS_AT_ONCE):
             stop = min(start + ROWS_AT_ONCE, len(self.rows))
             for row in zip(range(start, stop), *self._columns(slice(start, stop)), strict=True):
-                yield tuple.__new__(Request, row)
+                yield record(Request, row)
 
     def _columns(self, some: slice) -> Iterator[Iterable[Any]]:
         """The fields of some requests behind their ids, in the order of Request's."""

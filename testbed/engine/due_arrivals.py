@@ -42,12 +42,11 @@ class DueArrivals:
         ahead, never_fits = self._ahead, self._never_fits
         self.next_ps = self.next_served_ps = self.wake_ps = UNBOUNDED
         for request in self._requests:
-            reason = never_fits(request)
+            reason, self.wake_ps = never_fits(request), request.arrival_ps
+            if not ahead:
+                self.next_ps = self.wake_ps
             ahead.append((request, reason))
-            self.wake_ps = request.arrival_ps
             if not reason:
                 self.next_served_ps = self.wake_ps
                 break
-        if ahead:
-            self.next_ps = ahead[0][0].arrival_ps
-            ahead.reverse()
+        ahead.reverse()

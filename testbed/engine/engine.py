@@ -151,10 +151,11 @@ class Engine:
 
     def never_fits(self, request: Request) -> str:
         """The reason why the request could never run; empty if it could."""
-        final_len, policy = request.prompt_len + request.output_len, self.scheduler.state.policy
+        prompt_len, policy = request.prompt_len, self.scheduler.state.policy
+        final_len = prompt_len + request.output_len
         if final_len > self.max_len:
             return f"{final_len} tokens are more than the longest sequence of {self.max_len}"
-        longest = policy.max_seq_len(request.prompt_len, request.num_seqs)
+        longest = policy.max_seq_len(prompt_len, request.num_seqs)
         if type(longest) is not int:
             plain_int(policy, "max_seq_len()", longest)
         if final_len > longest:

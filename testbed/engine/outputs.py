@@ -3,7 +3,7 @@ engine alone.
 """
 
 import heapq
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, TypeAlias
 
 from testbed.core.request import Request
@@ -109,15 +109,21 @@ class Outputs:
         for group, _, _, _, last, _ in plan.chunks:
             if last and group.generated_offset + 1 == self.lengths[group.request_id]:
                 ended.append(group.request_id)  # in no batch yet
-        for group in plan.stepping if plan.swapped_in else ():
-            if group.num_generated + 1 == self.lengths[group.request_id]:
-                ended.append(group.request_id)
+        if plan.swapped_in:
+            for group in plan.stepping:
+                if group.num_generated + 1 == self.lengths[group.request_id]:
+                    ended.append(group.request_id)
+        if plan.drafts:
+            ended += self._ended_drafts(plan, accepted)
+        return tuple(ended)
+
+    def _ended_drafts(self, plan: Plan, accepted: Mapping[int, int]) -> Iterator[int]:
+        """`ended` of the requests with drafts."""
         for draft in plan.drafts:
             request_id = draft.group.request_id
             num_generated = draft.group.num_generated + 1 + accepted.get(request_id, 0)
             if num_generated == self.lengths.get(request_id) and not draft.is_over:
-                ended.append(request_id)
-        return tuple(ended)
+                yield request_id
 
     def decoded(self, steps: int) -> Results:
         """`results` of iterations that only decode, in the batch."""
@@ -172,7 +178,8 @@ class Outputs:
 
     def follow(self, plan: Plan, outcome: Outcome, ended: tuple[int, ...] = ()) -> None:
         """Note the sequences that decode from now on, after a plan was committed or anticipated."""
-        for group in outcome.first_tokens + plan.swapped_in:
+        groups = outcome.first_tokens
+        for group in groups + plan.swapped_in if plan.swapped_in else groups:
             request_id = group.request_id
             if group.batch is not None and request_id not in ended:
                 self.decodes(group)

@@ -88,8 +88,9 @@ class PromptPlans:
 
     def _is_whole(self, group: SequenceGroup, budget: int) -> bool:
         """True if the prompt of the group, a single sequence, fits whole into the budget."""
-        prefill_len = group.request.prompt_len + group.generated_offset
-        return len(group.sequences) == 1 and prefill_len <= budget and prefill_len <= self._most
+        seqs = group.sequences
+        prefill_len = seqs[0].prompt_len + group.generated_offset
+        return len(seqs) == 1 and prefill_len <= budget and prefill_len <= self._most
 
     def _continue(self, plan: Plan, group: SequenceGroup) -> bool:
         """Put the next chunk of the group's prompt into the plan; False if it lacks slots, and the
@@ -125,9 +126,10 @@ class PromptPlans:
                 return
             if prompts.is_full_with(group):
                 return
-            hit, num_tokens = NO_HIT, group.request.prompt_len + group.generated_offset
+            hit, seq = NO_HIT, group.sequences[0]
+            num_tokens = seq.prompt_len + group.generated_offset
             if self._memory.publishes is not None:
-                hit = self._memory.publishes.lookup(group.sequences[0])
+                hit = self._memory.publishes.lookup(seq)
             if not is_whole:
                 num_tokens = prompts.first_tokens(group, budget, hit, plan)
                 if not num_tokens:
@@ -147,7 +149,8 @@ class PromptPlans:
         """Admit the request with slots for num_tokens tokens, unless it is refused, and put its
         prompt into the plan, as far as budget and slots go; the tokens that are computed.
         """
-        state, memory, seqs = self._state, self._memory, group.sequences[:]
+        state, memory, [seq] = self._state, self._memory, group.sequences
+        seqs = [seq]
         answers: Any
         if memory.publishes is None:
             answers = memory.policy.admit(seqs, num_tokens)
@@ -155,7 +158,7 @@ class PromptPlans:
             answers = memory.publishes.admit(seqs, num_tokens, hit)
         if isinstance(answers, Refusal):
             return answers
-        prefill_len, seq = group.request.prompt_len + group.generated_offset, seqs[0]
+        prefill_len = seq.prompt_len + group.generated_offset
         [grant] = check_grants(memory, seqs, prefill_len, answers)
         cached = grant.num_cached
         if group.num_cached < 0 and not group.generated_offset:

@@ -337,7 +337,7 @@ class Scheduler(ABC):
                 group.generate()
                 for seq in group.sequences:
                     seq.num_stored = seq.num_slots
-        for group in prefilled + plan.swapped_in:
+        for group in prefilled + plan.swapped_in if plan.swapped_in else prefilled:
             if group.request_id in results.ended:
                 self.finish(group)
                 finished.append(group)
