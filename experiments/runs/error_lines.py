@@ -40,11 +40,15 @@ def as_refusal(error: BaseException) -> InputError:
 
 def error_behind(error: BaseException | None, kind: type[E]) -> E | None:
     """The error, or the nearest one behind it (its cause, or what it was raised in the handling
-    of), that is of this kind; None without one.
+    of), that is of this kind; None without one. An error may be its own cause.
     """
-    while error is not None and not isinstance(error, kind):
-        error = error.__cause__ or error.__context__
-    return error
+    seen = list[BaseException]()
+    while error is not None and error not in seen:
+        if isinstance(error, kind):
+            return error
+        seen.append(error)
+        error = error.__context__ or error.__cause__
+    return None
 
 
 def plug_in_line(error: BaseException) -> str:
