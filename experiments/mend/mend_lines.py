@@ -120,16 +120,16 @@ def _conclusion(mending: Mending) -> str:
 
 
 def _overload(best: Tried, mending: Mending) -> str:
-    """The load that the server does not keep up with on half of the seeds or more, which the best
-    change does not mend; empty without it.
+    """The load that the best change does not keep up with on half of the seeds or more: it stays
+    if the server does not either, else it begins with the change; empty without it.
     """
-    num_seeds = len(mending.seeds)
+    num_seeds, without = len(mending.seeds), mending.server.num_overloaded
     if 2 * best.num_overloaded < num_seeds:
         return ""
     return (
-        f"overload stays: the server falls behind on {mending.server.num_overloaded} of "
-        f"{num_seeds} seeds, with the best change on {best.num_overloaded} (less load, or more "
-        "GPUs: testbed plan); "
+        f"overload {'stays' if 2 * without >= num_seeds else 'begins'}: the server falls behind on "
+        f"{without} of {num_seeds} seeds, with the best change on {best.num_overloaded} (less "
+        "load, or more GPUs: testbed plan); "
     )
 
 

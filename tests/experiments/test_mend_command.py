@@ -523,7 +523,7 @@ def test_a_seed_that_falls_behind_hides_no_other_that_fills():
         pytest.param(FILLING, "too short to tell whether the server keeps up", id="fills"),
         pytest.param(AT_TIMES, "the server falls behind with it on 1 of 3 seeds", id="at times"),
         pytest.param(
-            OVERLOADED, "overload stays: the server falls behind on 0 of 3 seeds", id="always"
+            OVERLOADED, "overload begins: the server falls behind on 0 of 3 seeds", id="always"
         ),
     ],
 )
@@ -543,6 +543,9 @@ def test_changes_that_keep_up_are_named_beside_an_overloaded_server():
     lines = [*lines_of(Mending(GOALS["latency"], range(3), behind, of_changes, of_all, {}))]
     [line] = [line for line in lines if line.startswith("keeping up with the load")]
     assert line.endswith(": steady (better)")
+    of_slow = Mending(GOALS["latency"], range(3), behind, of_changes[:1], of_all, {})
+    [best] = [line for line in lines_of(of_slow) if "best: slow " in line]
+    assert best.startswith("overload stays: the server falls behind on 3 of 3 seeds, with the best")
     assert not any(line.startswith("keeping up") for line in lines_of(mending(STEADY)))
 
 
