@@ -23,6 +23,7 @@ OWN_WATERMARK = "--watermark"
 SWAP_GIB = 20
 NO_OPTION = "no option of vLLM"
 ROUNDED = "answers change with rounded K and V; not modelled"
+SAME_TOKENS = f"{BLOCKS} keeps the blocks, so no more tokens"
 MAY_NOT_START = "may not start: CUDA graphs may need more than it leaves"
 
 
@@ -106,9 +107,8 @@ def _other_budgets(server: Server) -> Iterator[Change]:
 def _smaller_cache(server: Server) -> Iterator[Change]:
     """Keys and values of one byte, which are rounded."""
     if server.model.kv_dtype_bytes != 1:
-        yield Change(
-            "--kv-cache-dtype fp8", ("model.kv_dtype_bytes=1",), ROUNDED, is_proposed=False
-        )
+        note = f"{ROUNDED}; {SAME_TOKENS}" if BLOCKS in server.values else ROUNDED
+        yield Change("--kv-cache-dtype fp8", ("model.kv_dtype_bytes=1",), note, is_proposed=False)
 
 
 def _other_recoveries(release: Release) -> Iterator[Change]:

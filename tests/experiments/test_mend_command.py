@@ -396,6 +396,19 @@ def test_a_cache_of_rounded_values_is_tried_and_not_proposed(words, count):
     assert not any(of.is_proposed for of in found)
 
 
+def test_a_smaller_cache_in_a_given_number_of_blocks_holds_no_more_tokens():
+    def blocks_and_note(command):
+        of_fp8 = served(f"{command} --kv-cache-dtype fp8", ("gpu=h100-80gb",)).server
+        changes = changes_of(served(command, ("gpu=h100-80gb",)).server, 25.0)
+        [note] = (of.note for of in changes if of.name == "--kv-cache-dtype fp8")
+        return of_fp8.pool.num_blocks, note
+
+    blocks, note = blocks_and_note(f"{SERVER} 2000")
+    assert (blocks, "no more tokens" in note) == (2000, True)
+    blocks, note = blocks_and_note(SERVER.rpartition(" ")[0])
+    assert (blocks > 2000, "no more tokens" in note) == (True, False)
+
+
 def test_the_best_is_of_those_told_apart_if_another_has_a_better_mean():
     """Faster in the mean, but not distinguishable: as 3 s, 1 s and 5 s are from 5 s."""
     faster, scattered = (
