@@ -140,7 +140,7 @@ class OfVllm:
         if self.release is None:
             lines.append(
                 f"no release is named: vLLM {release.number}, the default; "
-                f"--release {NEWEST.number} is the newest"
+                f"release={NEWEST.number} is the newest"
             )
         return fit, lines
 

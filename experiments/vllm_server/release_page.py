@@ -8,9 +8,9 @@ from testbed.vllm.releases import DEFAULT, RELEASES, facts
 HEAD = """# Releases of vLLM
 
 `release=NUMBER` chooses the release that scheduler, policy and server follow, as in
-`+system=vllm-v1 release={newest}`; the default is {default}. `testbed fits --release NUMBER`
-chooses that of a command. The table has what differs between releases, and the file and function
-of vLLM that has it. A release is one value in `testbed/vllm/releases.py`.
+`+system=vllm-v1 release={newest}`, and beside a command; the default is {default}. The table has
+what differs between releases, and the file and function of vLLM that has it. A release is one
+value in `testbed/vllm/releases.py`.
 
 """
 WORDS = {True: "yes", False: "no", None: "-"}

@@ -104,7 +104,7 @@ def check_release(command: Command, release: Release) -> None:
             raise InputError(
                 key=f"{SERVE}: {name}",
                 problem=f"is no option of vLLM {release.number}, but of {', '.join(others)}",
-                remedy="release= or testbed fits --release chooses the release",
+                remedy="release=NUMBER chooses the release",
             )
 
 

@@ -1,6 +1,7 @@
 """One server whatever way asks for it: the same pool and limits for the same words of vLLM's."""
 
 import json
+import re
 from dataclasses import asdict
 
 import pytest
@@ -154,6 +155,14 @@ def test_a_command_in_the_wrong_place_is_answered_with_the_right_one(testbed):
     assert "release=NUMBER" in release
     several = testbed.refused("run", "--from-vllm", command, GPU, "policy.block_size=16,32")
     assert "run -m" in several
+
+
+def test_the_word_for_the_newest_release_is_one_that_fits_and_run_take(testbed):
+    command = "vllm serve Qwen/Qwen3-8B --max-model-len 8192"
+    word = re.search(r"(\S+) is the newest", testbed.done("fits", command, GPU))[1]
+    assert "no release is named" not in testbed.done("fits", command, GPU, word)
+    load = ("arrivals.duration_s=1", "--quiet")
+    assert testbed.done("run", "--from-vllm", command, GPU, word, *load)
 
 
 HICACHE = "sglang serve --model-path Qwen/Qwen3-8B --enable-hierarchical-cache --hicache-size"
