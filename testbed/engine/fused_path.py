@@ -127,14 +127,14 @@ class FusedPath:
         if plan.chunks:
             self._checks.tables(usage)
         flight, repeats = self._flight, bool(plan.guaranteed_steps) and plan.repeats
-        if not plan.chunks and len(state.batch.sequences) == state.num_seqs:
-            if repeats and usage.saved:
-                meter.begin_shared()
-        elif meter.forked or len(state.running) != state.num_seqs:
+        outside = plan.chunks or len(state.batch.sequences) != state.num_seqs
+        if outside and (meter.forked or len(state.running) != state.num_seqs):
             flight = self._of_groups
             meter.open(plan, usage)
-        else:
+        elif plan.chunks:
             meter.begin_chunks(plan)
+        elif repeats and usage.saved:
+            meter.begin_shared()
         flight.plan, flight.usage, flight.start_ps = plan, usage, start_ps
         flight.saved = usage.saved
         flight.num_waiting, flight.num_swapped = len(state.waiting), len(state.swapped)

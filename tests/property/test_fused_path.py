@@ -29,10 +29,14 @@ from testbed.core.slots import growth_of
 from testbed.engine.engine import Engine
 from testbed.engine.simulation import Environment, simulate
 from testbed.engine.totals import changes_of
+from testbed.memory.paged.paged import Paged
 from testbed.memory.paged.paged_2023 import Paged2023
+from testbed.memory.policy import PoolSpec
 from testbed.memory.prefix_cache.output_caching import OutputCaching
 from testbed.memory.prefix_cache.prefix_caching import PrefixCaching
 from testbed.sched.beam_search import BeamModel, SyntheticBeams
+from testbed.sched.preemption import Recompute
+from testbed.sched.static_batch import StaticBatch
 
 ANALYTIC = analytic(overhead_s=1e-3, overhead_per_request_s=1e-4, copy_s=1e-5)
 WINDOWED = analytic(model=replace(MODEL, window=Window(20, 1)), overhead_s=1e-3, copy_s=1e-5)
@@ -55,9 +59,38 @@ def test_the_fused_path_equals_the_plain_path(
     options = {"snapshots_ps": snapshots_ps}
     if stop_ps is not None:
         options["stop_ps"] = stop_ps
+    check_paths(requests, lambda: make_scheduler(make_policy()), cost, **options)
 
+
+@many
+@given(
+    st.sampled_from([Paged, PrefixCaching, OutputCaching]),
+    st.sampled_from([4, 16]),
+    st.integers(1, 9),
+    st.one_of(*map(with_shared_prompts, (workloads(), mixed_workloads()))),
+    st.sampled_from([ANALYTIC, LAUNCHED]),
+)
+def test_the_fused_path_equals_the_plain_path_with_static_batches(
+    policy, block_size, max_batch_size, requests, cost
+):
+    num_seqs = max_batch_size * max(r.num_seqs for r in requests)
+    pool = PoolSpec(num_seqs * MAX_LEN, MAX_LEN)
+
+    def make():
+        return StaticBatch(
+            policy(pool, block_size=block_size),
+            Recompute(),
+            max_batch_size=max_batch_size,
+            max_padded_len=MAX_LEN,
+            lengths={},
+        )
+
+    check_paths(requests, make, cost)
+
+
+def check_paths(requests, make_scheduler, cost, **options):
     def serve(env):
-        scheduler = make_scheduler(make_policy())
+        scheduler = make_scheduler()
         lengths = lengths_of(scheduler)
         return simulate(requests, scheduler, cost, MAX_LEN, lengths=lengths, env=env, **options)
 
