@@ -112,7 +112,12 @@ class Validation:
     def conclusions(self) -> Iterator[str]:
         """Remarks on the meaning of the errors."""
         for log, (config, _), run in zip(self.logs, self.servers, self.runs, strict=True):
-            yield from conclude(log, config, run)
+            of_log = {
+                metric: interval
+                for (path, metric), interval in self.intervals.items()
+                if path == log.path
+            }
+            yield from conclude(log, config, run, of_log)
 
     def print_tables(self) -> None:
         """The errors by metric and over time, the effects of the changes, and remarks."""

@@ -293,11 +293,13 @@ def test_a_machine_s_front_end_and_slowness_come_on_top_of_its_engine(tmp_path, 
     # They have 2, 2 and 15 blocks; from 95% of the pool on, memory counts as filled.
     for num_blocks, preemptions, said in ((21, 0, ["90%"]), (20, 0, []), (21, 1, [])):
         lines = "".join(
-            conclude(log, config, replace(replayed, num_blocks=num_blocks, preemptions=preemptions))
+            conclude(
+                log, config, replace(replayed, num_blocks=num_blocks, preemptions=preemptions), {}
+            )
         )
         assert re.findall("used at most (.*) of the pool, and none was preempted", lines) == said
     log.meta["preemptions"] = 3  # of a server that the simulated one is not
-    lines = "".join(conclude(log, config, replace(replayed, num_blocks=21, preemptions=0)))
+    lines = "".join(conclude(log, config, replace(replayed, num_blocks=21, preemptions=0), {}))
     assert "the log has 3 preemptions, the simulation none" in lines
     assert "none was preempted" not in lines
 

@@ -10,7 +10,13 @@ import pandas as pd
 import pytest
 from refusals import check_words, refuses
 
+from testbed.experiments.real.validation.beyond_tested import beyond_tested
 from testbed.experiments.real.validation.log_replay import server_config
+from testbed.experiments.real.validation.metric_error import MetricError
+from testbed.experiments.runs.compose import configured
+from testbed.experiments.runs.notes import no_note
+from testbed.experiments.vllm_server.translation import expand
+from testbed.traces.vllm_log import VllmLog
 
 LOG = (
     "input_tokens,output_tokens,arrival_s,first_token_s,finish_s\n"
@@ -259,3 +265,49 @@ def test_an_error_far_beyond_the_tested_one_is_named(testbed, tmp_path, longer, 
     found = [note for note in answer["notes"] if "further than all" in note]
     assert len(found) == beyond
     assert all(name in note for name in ("TTFT", "TPOT", "latency") for note in found)
+
+
+def causes(folder, real_s, simulated_s, *, options="", meta="{}", interval=None):
+    """The likely causes of an error of the mean latency, in order."""
+    (folder / "meta.json").write_text(meta)
+    command = f"vllm serve meta-llama/Llama-3.1-8B --max-model-len 8192{options}"
+    config = configured(expand(command, ("gpu=l40s",), no_note))
+    rows = [MetricError("", "e2e_s_mean", real_s, simulated_s)]
+    intervals = {"e2e_s_mean": interval} if interval else {}
+    *_, last = beyond_tested(VllmLog(str(folder / "log.csv")), config, rows, intervals)
+    return last.partition("likely causes: ")[2].split("; ")
+
+
+def test_options_that_the_log_has_otherwise_are_the_first_cause(tmp_path):
+    logged = {"max_num_seqs": 128, "max_num_batched_tokens": 4096}
+    first, *others = causes(tmp_path, 9.0, 3.0, meta=json.dumps({"engine_kwargs": logged}))
+    check_words(("differ: max_num_seqs 128, simulated with ", "tokens 4096, simulated"), first)
+    assert len(others) == 1
+    assert others == causes(tmp_path, 9.0, 3.0)
+
+
+@pytest.mark.parametrize(
+    ("real_s", "simulated_s", "options", "meta", "named"),
+    [
+        pytest.param(3.0, 9.0, "", "{}", True, id="simulated too slow"),
+        pytest.param(9.0, 3.0, "", "{}", False, id="too fast, as no hit makes it"),
+        pytest.param(3.0, 9.0, " --no-enable-prefix-caching", "{}", False, id="no cache"),
+        pytest.param(
+            3.0, 9.0, "", '{"engine_kwargs": {"enable_prefix_caching": false}}', False, id="logged"
+        ),
+    ],
+)
+def test_hits_of_unknown_prompts_are_a_cause(tmp_path, real_s, simulated_s, options, meta, named):
+    found = causes(tmp_path, real_s, simulated_s, options=options, meta=meta)
+    assert any("--workload" in cause for cause in found) == named
+
+
+@pytest.mark.parametrize(
+    ("interval", "near_full"),
+    [((2.5, 10.0), True), ((3.5, 10.0), False), ((8.9, 9.1), False), (None, False)],
+)
+def test_near_its_limit_a_server_differs_from_itself(tmp_path, interval, near_full):
+    """A wide interval that has the measurement inside; no other GPU is a cause then."""
+    *_, last = causes(tmp_path, 3.0, 9.0, interval=interval)
+    assert ("server is full" in last) == near_full
+    assert ("another GPU" in last) != near_full

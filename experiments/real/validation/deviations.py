@@ -1,6 +1,6 @@
 """Errors of a simulated server against a real one (see experiments/ACCURACY.md)."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ from testbed.experiments.real.validation.metric_error import MetricError
 from testbed.experiments.runs.whole_files import whole
 from testbed.run.config import RunConfig
 from testbed.run.metrics import spread
+from testbed.study.sensitivity import Interval
 from testbed.traces.vllm_log import Times, VllmLog
 
 KINDS = ("ttft_s", "tpot_s", "e2e_s")
@@ -61,12 +62,17 @@ def over_time(real: Times, simulated: Times) -> Iterator[tuple[str, ...]]:
             yield when, *(errors.get(f"{kind}_mean", "-") for kind in KINDS)
 
 
-def conclude(log: VllmLog, config: RunConfig, replayed: Replayed) -> Iterator[str]:
-    """The end of the report: conclusions that this log supports, and those that it does not."""
+def conclude(
+    log: VllmLog, config: RunConfig, replayed: Replayed, intervals: Mapping[str, Interval]
+) -> Iterator[str]:
+    """The end of the report: conclusions that this log supports, and those that it does not.
+    intervals: of its simulated metrics.
+    """
     yield f"\n{log.path}: what this validation supports"
     yield from _supported(log, config, replayed)
     yield "what it does not support"
-    yield from beyond_tested(config, _errors(log, replayed))
+    rows = compare(log.path, log.times, replayed.times)
+    yield from beyond_tested(log, config, rows, intervals)
     if content_hash(log.path) in replayed.measured.get("software_fitted_on", {}).values():
         yield "  a prediction: times were fitted on this very log; validate another one"
     share = high_water(log, replayed.block_size) / replayed.num_blocks

@@ -28,6 +28,7 @@ RECURRING = 0.9  # share of prompts that must be as long as those of one period 
 FEWEST_LENGTHS = 8  # different lengths in a period; a benchmark of one length always recurs
 IMPOSSIBLE = 0.02  # share of the requests from which impossible lengths are reported
 LIMITS = ("max_num_seqs", "max_num_batched_tokens")
+CACHING = "enable_prefix_caching"
 POOL = ("server.num_blocks", "server.kv_memory_gib")
 
 
@@ -246,27 +247,49 @@ def _with_blocks(config: RunConfig, blocks: int) -> RunConfig:
     return replace(config, server=replace(config.server, num_blocks=blocks, **computing))
 
 
-def _other_options(log: VllmLog, config: RunConfig) -> Iterator[str]:
+class Difference(NamedTuple):
+    """A fact or option that a log's meta.json gives another value than the simulation.
+
+    option: the override that gives it the log's value, if there is one.
+    """
+
+    logged: str
+    simulated: str
+    option: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.logged}, simulated with {self.simulated}"
+
+
+def differences(log: VllmLog, config: RunConfig) -> Iterator[Difference]:
     """Facts and options of the server that the log's meta.json gives another value."""
     gpu, model = log.meta.get("gpu"), log.meta.get("model")
     if isinstance(gpu, str) and not _is_device(gpu, config.server.gpu):
-        yield f"meta.json says {gpu}, simulated with {config.server.gpu.name}"
+        yield Difference(gpu, config.server.gpu.name)
     if isinstance(model, str) and model.strip() and not _is_model(model, config.model.name):
-        yield f"meta.json says {model}, simulated with {config.model.name}"
+        yield Difference(model, config.model.name)
     logged = _object(log, "engine_kwargs")
     for key in LIMITS:
         simulated = config.scheduler.parameters.get(key)
         if logged.get(key) not in (None, simulated):
-            yield (
-                f"meta.json says {key} {logged[key]}, simulated with {simulated}; say "
-                f"scheduler.{key}={logged[key]}"
-            )
-    length, caches = logged.get("max_model_len"), logged.get("enable_prefix_caching")
+            option = f"scheduler.{key}={logged[key]}"
+            yield Difference(f"{key} {logged[key]}", f"{simulated}", option)
+    length, caches = logged.get("max_model_len"), logged.get(CACHING)
     if length not in (None, config.model.max_len):
-        yield f"meta.json says max_model_len {length}, simulated with {config.model.max_len}"
+        yield Difference(f"max_model_len {length}", f"{config.model.max_len}")
     if caches not in (None, _finds_prompts(config.policy)):
-        here = "without one" if caches else "with a prefix cache"
-        yield f"meta.json says enable_prefix_caching {caches}, simulated {here}"
+        yield Difference(f"{CACHING} {caches}", "none" if caches else "a prefix cache")
+
+
+def _other_options(log: VllmLog, config: RunConfig) -> Iterator[str]:
+    for found in differences(log, config):
+        yield f"meta.json says {found}{f'; say {found.option}' if found.option else ''}"
+
+
+def lacks_hits(log: VllmLog, config: RunConfig) -> bool:
+    """True if a prefix cache is simulated, whose hits the log's prompts lack the contents for."""
+    is_cached = _object(log, "engine_kwargs").get(CACHING) is not False
+    return is_cached and log.read().prompt_ids is None and _finds_prompts(config.policy)
 
 
 def _is_device(device: str, gpu: GpuSpec) -> bool:
