@@ -27,6 +27,10 @@ from testbed.experiments.runs.yaml_values import yaml_values
 from testbed.vllm.checkpoints import Quantization
 
 
+class ShapelessModel(InputError):
+    """A model that is no folder, does not ship and is not in the cache of Hugging Face."""
+
+
 class Named(NamedTuple):
     """A model's shape, and the option of ours that selects it.
 
@@ -85,9 +89,9 @@ def _of_folder(config: Path) -> str:
     return str(folder) if folder.is_absolute() else f"./{folder}"
 
 
-def _shapeless(name: str, question: str) -> InputError:
+def _shapeless(name: str, question: str) -> ShapelessModel:
     """The refusal of a model; question: after the few that are like it."""
-    return InputError(
+    return ShapelessModel(
         key="model",
         value=name,
         problem=f"has no shape here{question}",

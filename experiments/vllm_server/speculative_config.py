@@ -7,11 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from testbed.core.errors import DoesNotStart, InputError
-from testbed.core.model_files import model_names
 from testbed.core.shapes import read_model
 from testbed.core.specs import ModelSpec
 from testbed.experiments.vllm_server.eagle_config import EAGLE, EAGLE3, eagle_of
-from testbed.experiments.vllm_server.named import model_named
+from testbed.experiments.vllm_server.named import Named, ShapelessModel, model_named
 from testbed.vllm.command import SERVE
 from testbed.vllm.releases import Release, version_of
 from testbed.vllm.server import Speculative
@@ -45,7 +44,7 @@ def speculative_of(
         return _ngram(values, num_drafts, on_gpu=on_gpu)
     if method == MTP:
         return _own_layers(model, num_drafts)
-    if name is None:
+    if not name:
         raise _does_not_start(f"method={method} needs a model that drafts")
     if method in HEADS:
         _check_states(method, model, release)
@@ -87,24 +86,40 @@ def _draft_model(
         vocabulary_problem,
     )
 
-    drafter = _whole_drafter(name, folders)
+    named = _named(name, model, folders, release)
+    drafter = _whole_drafter(name, named)
     if problem := vocabulary_problem(drafter, model):
         remedy = drafters_of_vocabulary(model)
         if release.maps_vocabularies:
             remedy += "; vLLM starts with use_heterogeneous_vocab, which is not modelled"
         raise _does_not_start(f"model={name} {problem}", remedy)
     count = f"speculation.num_drafts={num_drafts}"
-    words = "speculation=draft_model", f"speculation.drafter={drafter.name}", count
+    words = "speculation=draft_model", f"speculation.drafter={named.option}", count
     return Speculative(DraftModel(num_drafts, drafter), words)
 
 
-def _whole_drafter(name: str, folders: Sequence[Path]) -> ModelSpec:
-    """The shape of a whole model that drafts."""
-    named = model_named(name, folders)
-    if named.option not in model_names():
-        raise _refusal(f"model={name}: has no shape of ours", "testbed list model")
-    drafter = replace(read_model(named.option), max_len=named.shape.max_len)
-    if drafter != named.shape:
+def _named(name: str, model: ModelSpec, folders: Sequence[Path], release: Release) -> Named:
+    """The model that a command's drafter names; raises InputError for one without a shape."""
+    from testbed.speculation.draft_model import drafters_of_vocabulary
+
+    try:
+        return model_named(name, folders, transformers=release.transformers)
+    except ShapelessModel as error:
+        remedy = f'give as "model" the folder of its config.json; {drafters_of_vocabulary(model)}'
+        raise _refusal(f"model={name}: {error.problem}", remedy) from None
+
+
+def _whole_drafter(name: str, named: Named) -> ModelSpec:
+    """The shape of a whole model that drafts; of a folder that which its config.json says."""
+    shape = named.shape
+    if named.config is None:
+        drafter = replace(read_model(named.option), max_len=shape.max_len)
+        is_quantised = drafter != shape
+    elif named.config.suffix != ".json":
+        raise _refusal(f"model={name}: is imported, which no drafter is", "give its folder")
+    else:
+        drafter, is_quantised = shape, shape.weight_bits is not None
+    if is_quantised:
         raise _refusal(f"model={name}: quantised weights of a drafter are not modelled")
     if drafter.drafts_itself:
         raise _refusal(

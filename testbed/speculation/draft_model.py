@@ -1,6 +1,7 @@
 """Drafts by a smaller model beside the one that serves."""
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from testbed.core.errors import InputError
@@ -14,7 +15,8 @@ from testbed.speculation.speculation import Speculation
 
 
 class DraftModel(Speculation):
-    """The model `drafter`, a shape or a name (testbed list model), drafts token by token.
+    """The model `drafter`, a shape, a name (testbed list model) or the folder of a config.json,
+    drafts token by token.
 
     Its weights reduce the pool, and a block has its K and V beside those of the model, in the types
     that the model has. A pass costs the roofline of its shape, with these efficiencies; the model's
@@ -44,7 +46,7 @@ class DraftModel(Speculation):
 
 
 def _shape(drafter: object) -> ModelSpec:
-    """The shape of a model; raises InputError for what is neither a shape nor a name."""
+    """The shape of a model; raises InputError for what is no shape, name or folder."""
     if isinstance(drafter, ModelSpec):
         return drafter
     if not isinstance(drafter, str):
@@ -54,6 +56,11 @@ def _shape(drafter: object) -> ModelSpec:
             problem="is no model",
             remedy="give a name of `testbed list model`",
         )
+    config = Path(drafter) / "config.json"
+    if drafter not in model_names() and config.is_file():
+        from testbed.core.hf_config import model_of  # drafters that ship need no config.json
+
+        return model_of(config)
     return read_model(drafter)
 
 

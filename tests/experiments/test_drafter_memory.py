@@ -13,6 +13,7 @@ import pytest
 from hf_configs import SMALL
 
 from testbed.core.errors import InputError
+from testbed.core.hf_config import model_of
 from testbed.core.specs import GIB
 from testbed.experiments.runs.compose import configured
 from testbed.experiments.vllm_server.answer import fit_of, lines_of
@@ -110,6 +111,25 @@ def test_a_model_that_drafts_shares_nothing():
     assert round(fit.drafter_gib * GIB) == 2 * (973_078_528 + 262_668_288)
 
 
+def test_the_folder_of_a_whole_model_is_read(tmp_path):
+    model, drafter = folder_of(tmp_path / "model", TARGET), folder_of(tmp_path / "drafter", LAYER)
+    fit = fit_of(drafting(model, "draft_model", drafter), "h100-80gb")
+    shape = model_of(drafter / "config.json")
+    assert round(fit.drafter_gib * GIB) == shape.weight_bytes
+    quantised = LAYER | {"quantization_config": {"quant_method": "fp8"}}
+    (drafter / "config.json").write_text(json.dumps(quantised))
+    with pytest.raises(InputError, match="quantised"):
+        fit_of(drafting(model, "draft_model", drafter), "h100-80gb")
+
+
+def test_a_drafter_without_a_shape_has_remedies_of_its_own():
+    """An option model= would change the model that serves."""
+    with pytest.raises(InputError) as raised:
+        fit_of(drafting("facebook/opt-13b", "draft_model", "facebook/opt-125m"), "h100-80gb")
+    assert "folder" in raised.value.remedy
+    assert "model=" not in raised.value.remedy
+
+
 @pytest.mark.parametrize(("cached", "token_bytes"), [("auto", 163_840), ("fp8", 81_920)])
 def test_a_model_that_drafts_has_the_cache_of_the_one_that_serves(cached, token_bytes):
     """As vLLM 0.33's layers have it: 32 layers of 8 heads of 128, and 16 of 8 heads of 64."""
@@ -144,6 +164,7 @@ def test_the_published_drafter_of_llama_8b():
         ("deepseek-ai/DeepSeek-V2-Lite", "eagle3", "some/drafter", "latent attention"),
         ("meta-llama/Llama-3.1-8B", "eagle3", None, "needs a model that drafts"),
         ("meta-llama/Llama-3.1-8B", "draft_model", None, "needs a model that drafts"),
+        ("meta-llama/Llama-3.1-8B", "draft_model", "", "needs a model that drafts"),
     ],
 )
 def test_a_drafter_without_a_shape_is_refused(model, method, drafter, named):
@@ -158,11 +179,12 @@ def test_a_drafter_of_other_layers_is_refused(tmp_path):
         fit_of(drafting(model, "eagle3", drafter), "h100-80gb")
 
 
-def test_a_run_has_the_pool_of_its_command(tmp_path):
+@pytest.mark.parametrize(("method", "config"), [("eagle3", EAGLE3 | OTHER), ("draft_model", LAYER)])
+def test_a_run_has_the_pool_of_its_command(tmp_path, method, config):
     """The words of a command build the same drafter."""
     model = folder_of(tmp_path / "model", TARGET)
-    drafter = folder_of(tmp_path / "drafter", EAGLE3 | OTHER)
-    server = server_of(read_command(drafting(model, "eagle3", drafter)), "h100-80gb")
+    drafter = folder_of(tmp_path / "drafter", config)
+    server = server_of(read_command(drafting(model, method, drafter)), "h100-80gb")
     words = ["+system=vllm-v1", "gpu=h100-80gb", *server.speculative.words]
     speculation = configured(words).speculation.make("speculation")
     assert drafter_memory(speculation, server.model, 1) == server.drafter
