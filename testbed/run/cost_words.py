@@ -3,6 +3,7 @@
 import csv
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+from enum import Enum
 from functools import cache
 from pathlib import Path
 from statistics import median
@@ -114,28 +115,56 @@ def _software(name: str | None, fingerprint: Mapping[str, Any]) -> str:
     )
 
 
+class KindOfTests(Enum):
+    """The predictions by which costs were tested, before this run."""
+
+    NONE = "none"
+    IN_PROFILE = "those that the profile itself states"
+    DECODES = "decode batches of a profile of kernels or of this project's engine"
+    SERVED = "loads that a server answered, by profiles of its whole iterations"
+    LEFT_OUT = "profiles left out, which are of plain models"
+
+
+def tests_of(cost: CostModel, model: ModelSpec) -> KindOfTests:
+    """The tests that costs of this kind had."""
+    fingerprint = cost.fingerprint or {}
+    if "from" in fingerprint:
+        return KindOfTests.LEFT_OUT
+    if not fingerprint:
+        return KindOfTests.LEFT_OUT if cost.provenance and model.is_plain else KindOfTests.NONE
+    if "tested" in fingerprint:
+        return KindOfTests.IN_PROFILE
+    if not cost.fit:
+        return KindOfTests.NONE
+    is_own = fingerprint.get(SYSTEM, THIS_ENGINE) == THIS_ENGINE
+    return KindOfTests.DECODES if is_own else KindOfTests.SERVED
+
+
 def tested(cost: CostModel, model: ModelSpec, server: ServerSpec) -> str:
     """The error of such costs: of a measured profile on batches that it had not seen, else on
-    profiles left out, which are of plain models.
+    profiles left out.
     """
-    fingerprint = cost.fingerprint or {}
-    if fingerprint and "from" not in fingerprint:
-        if "tested" in fingerprint:
-            return str(fingerprint["tested"])
-        if not cost.fit:
+    fingerprint, fit = cost.fingerprint or {}, cost.fit or {}
+    match tests_of(cost, model):
+        case KindOfTests.NONE:
             return NOT_TESTED
-        error, num_batches = cost.fit["median_error"], cost.fit["num_batches"]
-        if fingerprint.get(SYSTEM, THIS_ENGINE) == THIS_ENGINE:
+        case KindOfTests.IN_PROFILE:
+            return str(fingerprint["tested"])
+        case KindOfTests.LEFT_OUT:
+            return left_out(way_of(fingerprint, server.gpu), server)
+        case KindOfTests.DECODES:
             kind = "of this engine" if SYSTEM in fingerprint else "of kernels"
             return (
-                f"{100 * error:.1f}% (median) in {num_batches} decode batches; not tested for TTFT "
-                f"and whole loads with this profile, {kind}; nearest test: {served_loads()}"
+                f"{_of_fit(fit)} decode batches; not tested for TTFT and whole loads with "
+                f"this profile, {kind}; nearest test: {served_loads()}"
             )
-        among = f"{100 * error:.1f}% (median) in {num_batches} iterations with prompts and decodes"
-        return f"{among}{_at_sizes_left_out(cost.fit)}; {between_hosts()}; {served_loads()}"
-    if not fingerprint and not (cost.provenance and model.is_plain):
-        return NOT_TESTED
-    return left_out(way_of(fingerprint, server.gpu), server)
+        case KindOfTests.SERVED:
+            among = f"{_of_fit(fit)} iterations with prompts and decodes"
+            return f"{among}{_at_sizes_left_out(fit)}; {between_hosts()}; {served_loads()}"
+
+
+def _of_fit(fit: Mapping[str, Any]) -> str:
+    return f"{100 * fit['median_error']:.1f}% (median) in {fit['num_batches']}"
 
 
 def _at_sizes_left_out(fit: Mapping[str, Any]) -> str:
@@ -174,16 +203,19 @@ def _errors(rows: Sequence[Mapping[str, str]], columns: Mapping[str, str]) -> st
     return ", ".join(found)
 
 
-def tested_percents(cost: CostModel, server: ServerSpec) -> dict[str, list[float]]:
-    """Errors of predictions by which such costs were tested, without sign, by TTFT, TPOT and
+def tested_percents(
+    cost: CostModel, model: ModelSpec, server: ServerSpec
+) -> dict[str, list[float]]:
+    """Errors of whole runs by which such costs were tested, without sign, by TTFT, TPOT and
     latency; empty if none were.
     """
-    fingerprint = cost.fingerprint or {}
+    tests = tests_of(cost, model)
     rows: list[dict[str, str]] = []
-    if not fingerprint or "from" in fingerprint:
-        rows = next(reversed(_tested_by(way_of(fingerprint, server.gpu), server)), [])
-    elif "tested" not in fingerprint and cost.fit:
+    if tests is KindOfTests.SERVED:
         rows = [*table_rows(BETWEEN_HOSTS), *table_rows(SERVED_LOADS)]
+    elif tests is KindOfTests.LEFT_OUT:
+        way = way_of(cost.fingerprint or {}, server.gpu)
+        rows = next(reversed(_tested_by(way, server)), [])
     return {
         name: [abs(float(row[column])) for row in rows if column in row]
         for name, column in WHOLE_RUNS.items()

@@ -332,6 +332,26 @@ def test_served_loads_stand_beside_a_profile_that_decodes_alone_have_tested():
     assert f"TTFT {median(ttft):.0f}% (largest {max(ttft):.0f}%)" in words
 
 
+@pytest.mark.parametrize(
+    ("system", "words", "has_tests"),
+    [
+        ("vllm-v1", VLLM_ON_H100, True),
+        ("vllm-v1", ("model=llama-3.1-8b", "gpu=l40s"), True),
+        ("vllm-v1", (*VLLM_ON_H100, "cost=analytic"), True),
+        ("vllm-v1", ("model=gpt-oss-20b", "gpu=h100-80gb"), False),
+        ("vllm-v1", (*VLLM_ON_H100, "gpu=h200"), False),
+        (None, ("cost=profile", "cost.path=gpu-engine/h200-opt-13b-tp1", "gpu=h200"), False),
+    ],
+    ids=["vllm", "derived", "roofline", "roofline-of-no-plain-model", "kernels", "engine"],
+)
+def test_whole_runs_test_costs_if_their_words_say_so(system, words, has_tests):
+    config = of_system(system, *words)
+    costs = (cost_of(config), config.model, config.server)
+    says_not = "not tested" in cost_words.tested(*costs)
+    percents = cost_words.tested_percents(*costs)
+    assert (says_not, bool(percents)) == (not has_tests, has_tests)
+
+
 @pytest.mark.parametrize("name", ["pressure-5", "pressure-6", "pressure-7", "pressure-8"])
 def test_the_errors_of_served_loads_are_those_of_their_logs(name):
     rows = [row for row in table_rows(SERVED_LOADS) if row["folder"] == name]

@@ -39,7 +39,7 @@ def beyond_tested(
     """A line for each mean that is further off than nearly all predictions by which such costs were
     tested, then the likely causes. rows: of the log. intervals: of its simulated metrics.
     """
-    tested = tested_percents(cost_of(config), config.server)
+    tested = tested_percents(cost_of(config), config.model, config.server)
     of_metric = {row.metric: row for row in rows}
     found = {
         name: of_metric[metric]
