@@ -8,7 +8,7 @@ from testbed.core.errors import AnswerIsNo, DoesNotFit, DoesNotStart, InputError
 from testbed.experiments.plan.bounds import DOES_NOT_FIT
 from testbed.experiments.plan.space import Candidate, Deployment, candidate_of
 from testbed.experiments.plan.verdicts import REFUSED, Pruned, check_one_reason
-from testbed.experiments.runs.error_lines import error_behind
+from testbed.experiments.runs.error_lines import error_behind, errors_behind
 from testbed.run.build import build
 from testbed.run.config import RunConfig
 from testbed.run.workload import make_workload
@@ -79,11 +79,7 @@ def _checked(deployment: Deployment, num_gpus: int | None) -> Candidate | Pruned
 
 def _first(error: InputError) -> InputError:
     """The InputError that others wrap."""
-    first, cause = error, error.__cause__ or error.__context__
-    while cause is not None:
-        first = cause if isinstance(cause, InputError) else first
-        cause = cause.__cause__ or cause.__context__
-    return first
+    return [other for other in errors_behind(error) if isinstance(other, InputError)][-1]
 
 
 def _text(config: RunConfig) -> str:

@@ -2,7 +2,7 @@
 
 import re
 import traceback
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TypeVar
 
@@ -38,17 +38,23 @@ def as_refusal(error: BaseException) -> InputError:
     return InputError(key=type(error).__name__, problem=problem, remedy=line)
 
 
-def error_behind(error: BaseException | None, kind: type[E]) -> E | None:
-    """The error, or the nearest one behind it (its cause, or what it was raised in the handling
-    of), that is of this kind; None without one. An error may be its own cause.
+def error_behind(error: BaseException, kind: type[E]) -> E | None:
+    """The first of `errors_behind` that is of this kind; None without one."""
+    return next((other for other in errors_behind(error) if isinstance(other, kind)), None)
+
+
+def errors_behind(error: BaseException) -> Iterator[BaseException]:
+    """The error, and each one behind it once: behind an error are the one that it was raised in the
+    handling of, and then its cause, which may be the error itself.
     """
-    seen = list[BaseException]()
-    while error is not None and error not in seen:
-        if isinstance(error, kind):
-            return error
-        seen.append(error)
-        error = error.__context__ or error.__cause__
-    return None
+    pending: list[BaseException | None] = [error]
+    seen = set[int]()
+    while pending:
+        found = pending.pop()
+        if found is not None and id(found) not in seen:
+            yield found
+            seen.add(id(found))
+            pending += (found.__cause__, found.__context__)
 
 
 def plug_in_line(error: BaseException) -> str:

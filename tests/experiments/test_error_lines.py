@@ -8,9 +8,17 @@ import pytest
 from omegaconf.errors import OmegaConfBaseException
 from refusals import check_refusal
 
-from testbed.core.errors import InputError
+from testbed.core.errors import DoesNotFit, InputError
+from testbed.experiments.plan import pruning
+from testbed.experiments.plan.bounds import DOES_NOT_FIT
+from testbed.experiments.plan.space import Deployment
 from testbed.experiments.runs.choice_names import length_file
-from testbed.experiments.runs.error_lines import one_line, short_names
+from testbed.experiments.runs.error_lines import (
+    error_behind,
+    errors_behind,
+    one_line,
+    short_names,
+)
 
 
 @pytest.mark.parametrize(
@@ -30,6 +38,48 @@ from testbed.experiments.runs.error_lines import one_line, short_names
 )
 def test_error_becomes_one_line(error, line):
     assert one_line(error).strip() == line
+
+
+def raised(error, during=None, cause=None):
+    """The error after it was raised in the handling of another one, from a cause."""
+    error.__context__, error.__cause__ = during, cause
+    return error
+
+
+def test_both_the_cause_and_the_context_are_behind_an_error():
+    lost, stopped = OSError(2, "No such file", "a.csv"), KeyboardInterrupt()
+    for other, kind in ((lost, OSError), (stopped, KeyboardInterrupt)):
+        for behind in (
+            {"cause": other, "during": KeyError()},
+            {"cause": KeyError(), "during": other},
+        ):
+            inner = raised(ValueError(), **behind)
+            assert error_behind(raised(RuntimeError(), cause=inner), kind) is other
+    assert error_behind(raised(RuntimeError(), cause=ValueError()), OSError) is None
+
+
+def test_an_error_that_is_its_own_cause_is_behind_itself_once():
+    refusal = InputError(key="a", problem="is plain")
+    assert list(errors_behind(raised(refusal, during=refusal, cause=refusal))) == [refusal]
+    outer = InputError(key="b", problem="is within")
+    refusal.__cause__ = raised(outer, cause=refusal)
+    assert list(errors_behind(outer)) == [outer, refusal]
+
+
+def test_the_wrapped_refusal_rules_a_deployment_out_if_it_is_its_own_cause(
+    monkeypatch,
+):
+    first = DoesNotFit(key="a", problem="is too large")
+    wrapped = raised(InputError(key="b", problem="is within"), cause=first)
+    first.__cause__ = first
+
+    def refuse(deployment):
+        raise wrapped
+
+    monkeypatch.setattr(pruning, "candidate_of", refuse)
+    candidates, [pruned] = pruning.examined([Deployment({}, ())], None)
+    assert not candidates
+    assert (pruned.limit, pruned.error) == (DOES_NOT_FIT, first)
 
 
 PLUG_IN = """
