@@ -13,6 +13,7 @@ from typing import Any
 from testbed.core.errors import InputError
 from testbed.core.request import Rows
 from testbed.traces.client_rows import checked_rows
+from testbed.traces.files import wrong_count
 from testbed.traces.length_model import Floats
 from testbed.traces.sending_times import is_of_sglang, sending_times
 
@@ -41,10 +42,7 @@ def read_bench(path: str, content: Mapping[str, Any]) -> tuple[Rows, Floats, lis
     if is_rebuilt:
         content = {**content, "start_times": _rebuilt(path, content)}
     lists = _lists(path, content)
-    errors = content.get("errors") or [""] * len(lists[0])
-    served = [
-        row for *row, error in zip(*lists, errors, strict=True) if not error and row[1]
-    ]  # prompt, output, TTFT, gaps, start
+    served = _served(path, content, lists)
     first = 0 if _is_chat(content) else 1  # tokens of the first chunk
     items = [
         {
@@ -55,7 +53,7 @@ def read_bench(path: str, content: Mapping[str, Any]) -> tuple[Rows, Floats, lis
         for prompt, output, ttft, gaps, start in served
     ]
     remarks = [*_retokenized(served, first), *([REBUILT] if is_rebuilt else [])]
-    rows = checked_rows(path, items, len(errors) - len(items), remarks)
+    rows = checked_rows(path, items, len(lists[0]) - len(items), remarks)
     _check_counts(path, content, served)
     return rows
 
@@ -96,6 +94,26 @@ def _lists(path: str, content: Mapping[str, Any]) -> list[Sequence[Any]]:
             problem=f"{', '.join(LISTS)} are not of the same length; the file is not whole",
         )
     return lists
+
+
+def _served(
+    path: str, content: Mapping[str, Any], lists: Sequence[Sequence[Any]]
+) -> list[list[Any]]:
+    """The requests that have tokens and no error: prompt, output, TTFT, gaps, start of each. Raises
+    InputError for an output of no number of tokens, which the chunks of its stream would replace.
+    """
+    errors = content.get("errors") or [""] * len(lists[0])
+    served = list[list[Any]]()
+    for number, (*row, error) in enumerate(zip(*lists, errors, strict=True), start=1):
+        if error:
+            continue
+        if wrong := wrong_count({"output_lens": row[1]}, "output_lens", 0):
+            raise InputError(
+                key=f"{path}, request {number}", problem=wrong, remedy="mend or remove it"
+            )
+        if row[1]:
+            served.append(row)
+    return served
 
 
 def _is_chat(content: Mapping[str, Any]) -> bool:

@@ -9,7 +9,7 @@ import numpy as np
 from testbed.core.errors import InputError
 from testbed.core.request import Rows
 from testbed.core.units import Count, NumTokens
-from testbed.traces.files import TOKENS, read_numbers, read_table
+from testbed.traces.files import TOKENS, WHOLE_NUMBERS, read_numbers, read_table
 from testbed.traces.reader import FileTrace
 
 MISSING = "rename one, or name yours: trace.source_column=NAME, trace.target_column=NAME"
@@ -29,7 +29,7 @@ class WmtCsv(FileTrace):
     """Prompt = prefix + source sentence, output = its translation, in tokens.
 
     registered_prefix: of the k-shot prefix (the artifact's: 80 for 1-shot, 341 for 5-shot); year:
-    None keeps every row.
+    of the rows that are kept; each row must have one. None keeps every row, whatever its year.
     """
 
     path: str
@@ -57,12 +57,13 @@ class WmtCsv(FileTrace):
         )
         if self.year is None:
             return rows
-        chosen = np.flatnonzero([year.strip() == str(self.year) for year in table["year"]])
+        years = read_numbers(self.path, "year", table["year"], WHOLE_NUMBERS)
+        chosen = np.flatnonzero(years == self.year)
         if not len(chosen):
-            years = ", ".join(sorted({" ".join(year.split()) for year in table["year"]})[:9])
+            listed = ", ".join(map(str, sorted({*years.tolist()})[:9]))
             raise InputError(
                 key=f"{self.path}: year",
                 value=self.year,
-                problem=f"is none of the file's years ({years})",
+                problem=f"is none of the file's years ({listed})",
             )
         return rows.take(chosen)

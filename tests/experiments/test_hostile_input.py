@@ -260,7 +260,10 @@ FILES = {
     "wmt 9": {
         "a year outside of eleven": (wmt(*range(2024, 2013, -1)), ("year=9", "2014", "2022"))
     },
-    "wmt": {"the default year is missing": (wmt(2010, *range(2001, 2010)), ("year=2016", "2009"))},
+    "wmt": {
+        "the default year is missing": (wmt(2010, *range(2001, 2010)), ("year=2016", "2009")),
+        "a year that is no number": (wmt(2016, "twenty16"), ("line 3, column year", "'twenty16'")),
+    },
     "wmt src": {"no such column": (wmt(2014), ("'src'",))},
     "wmt -1": {"a negative prefix": (wmt(2016), ("prefix=-1",))},
     "chat": {
@@ -427,6 +430,13 @@ FILES = {
         "a first token before its request": (bench(ttfts=[-1.0, 0.5, 0.0]), ("request 1",)),
         "no first token": (bench(ttfts=[None, 0.5, 0.0]), ("vllm bench serve",)),
         "one gap": (bench(itls=[1, [], []]), ("vllm bench serve",)),
+        **{
+            f"an output of {value!r}": (
+                bench(output_lens=[3, value, 0], itls=[[], [0.02] * 9, []], errors=None),
+                ("request 2", f"output_lens={value!r}"),
+            )
+            for value in (-1, 1.5, True, None)
+        },
         "one error": (bench(errors=[""]), ("vllm bench serve",)),
         "no request": (guidellm(None), ("GuideLLM",)),
         "all failed": (bench(errors=["x"] * 3), ()),
