@@ -307,7 +307,7 @@ class MendNumber:
         quantity: the number with its unit
         mean: the mean; null if a seed has none
         half_width: half of its 95% interval
-        difference: from the server as it is, seed by seed
+        difference: from the server as it is, seed by seed; null if it is not compared
         difference_half_width: half of the difference's 95% interval; of a goal that was tested,
             corrected for the number of changes as its p-value is
     """

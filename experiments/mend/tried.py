@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from statistics import fmean
 from typing import Any
 
-from testbed.experiments.mend.goals import NUMBERS, arrivals_s
+from testbed.experiments.mend.goals import COMPLETED_RATE, NUMBERS, arrivals_s
 from testbed.experiments.mend.server_changes import Change
 from testbed.run.metrics import WHILE_ARRIVING
 from testbed.run.simulate import OVERLOAD
@@ -32,8 +32,14 @@ class Tried:
         return None if differences is None else interval(differences)
 
     def differences(self, name: str, reference: "Tried") -> list[float] | None:
-        """The difference from the reference with each seed; None if a seed has none."""
-        values, others = self._values(name), reference.with_seeds_of(self)._values(name)
+        """The difference from the reference with each seed; None if a seed has none, and of
+        completions while arriving if a server still fills then: one that holds more requests at a
+        time completes them later, be it the faster one.
+        """
+        same_seeds = reference.with_seeds_of(self)
+        if name == COMPLETED_RATE and (self.completes_late or same_seeds.completes_late):
+            return None
+        values, others = self._values(name), same_seeds._values(name)
         if values is None or others is None:
             return None
         return [value - other for value, other in zip(values, others, strict=True)]
@@ -67,6 +73,13 @@ class Tried:
         the second half of the arrivals, and is not known to fall behind.
         """
         return any(is_filling(of.get(WHILE_ARRIVING)) for of in self._steady)
+
+    @property
+    def completes_late(self) -> bool:
+        """True if a seed's server, which may fall behind, still fills in the second half of the
+        arrivals.
+        """
+        return any(is_filling(of.get(WHILE_ARRIVING)) for of in self.summaries)
 
     @property
     def _steady(self) -> list[Mapping[str, Any]]:

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from testbed.experiments.mend.change_verdicts import WORSE, WORSE_AT_FIRST
+from testbed.experiments.mend.goals import COMPLETED_RATE
 from testbed.experiments.mend.trials import Mending
 from testbed.experiments.mend.tried import Tried
 from testbed.experiments.runs.quantities import emptier_server
@@ -18,6 +19,11 @@ OF_WINDOW = (
     "so the verdicts hold for these arrivals at a server that begins empty: in longer runs the "
     "changes may rank otherwise (less load, or a larger arrivals.duration_s)"
 )
+NOT_COMPARED = (
+    f"{COMPLETED_RATE}: not compared where answers take longer than the first half of the "
+    "arrivals: a faster server that holds more requests at a time completes fewer by then, and "
+    "more later"
+)
 
 
 def window_remarks(mending: Mending) -> list[str]:
@@ -28,7 +34,13 @@ def window_remarks(mending: Mending) -> list[str]:
     worse = [tried for tried in mending.tried if words[tried.change] in (WORSE, WORSE_AT_FIRST)]
     others = [tried for tried in mending.tried if tried not in worse]
     lines = [*_remarks([mending.server, *others])]
-    return [*remarks(overloads, _runs(worse)), *lines, *([OF_WINDOW] if lines else [])]
+    late = mending.tried and any(of.completes_late for of in [mending.server, *mending.tried])
+    return [
+        *remarks(overloads, _runs(worse)),
+        *([NOT_COMPARED] if late else []),
+        *lines,
+        *([OF_WINDOW] if lines else []),
+    ]
 
 
 def _remarks(servers: Sequence[Tried]) -> Iterator[str]:

@@ -24,12 +24,12 @@ from testbed.experiments.mend.change_verdicts import (
     verdict_at_first,
     verdicts,
 )
-from testbed.experiments.mend.goals import GOALS, GOODPUT, INSIDE, PREEMPTIONS
+from testbed.experiments.mend.goals import COMPLETED_RATE, GOALS, GOODPUT, INSIDE, PREEMPTIONS
 from testbed.experiments.mend.mend_lines import differences_of, lines_of, rows_of
 from testbed.experiments.mend.server_changes import NO_OPTION, NONE, Change, changes_of
 from testbed.experiments.mend.trials import Mending
 from testbed.experiments.mend.tried import Tried
-from testbed.experiments.mend.window_remarks import OF_WINDOW, window_remarks
+from testbed.experiments.mend.window_remarks import NOT_COMPARED, OF_WINDOW, window_remarks
 from testbed.experiments.vllm_server.translation import own_blocks, served
 from testbed.run.while_arriving import COMPLETED, LAST_ARRIVAL, LONGER
 
@@ -76,7 +76,9 @@ def test_a_small_pool_is_mended_by_fewer_sequences(mended):
     assert ranks == sorted(ranks)
     ours = numbers(answer["server"])
     for change in (of for of in answer["changes"] if of["num_seeds"] == len(answer["seeds"])):
-        for name, row in numbers(change).items():
+        of_it = numbers(change)
+        assert of_it.pop(COMPLETED_RATE)["difference"] is None  # in 4 s the server still fills
+        for name, row in of_it.items():
             assert row["difference"] == pytest.approx(row["mean"] - ours[name]["mean"], abs=1e-9)
     counts = {change["verdict"]: change["num_seeds"] for change in answer["changes"]}
     assert (answer["server"]["num_seeds"], counts[BETTER], counts[NO_GAIN_AT_FIRST]) == (4, 4, 3)
@@ -520,6 +522,24 @@ def test_verdicts_on_servers_that_do_not_settle_hold_for_their_window(change, wo
     assert remarks[-1] == OF_WINDOW
     lines = [*lines_of(mending(STEADY, ("x", "", change)))]
     assert lines.index(OF_WINDOW) < lines.index(next(of for of in lines if of.startswith("best")))
+
+
+@pytest.mark.parametrize(("longer", "compared"), [(0.0, True), (0.2, False)])
+def test_completions_of_a_server_that_still_fills_are_not_compared(longer, compared):
+    """A change may end its answers behind the last arrival, be it the faster one."""
+
+    def completing(change, rate):
+        window = {COMPLETED: rate, LAST_ARRIVAL: 3000.0, LONGER: longer}
+        runs = [{**of, "overload": BEHIND, "while_arriving": window} for of in change.summaries]
+        return replace(change, summaries=runs)
+
+    server, change = completing(AS_IT_IS, 1.65), completing(FASTER, 0.91)
+    [verdict] = verdicts([change], server, GOALS["latency"])
+    assert verdict.word == BETTER
+    assert verdict.losses == ((COMPLETED_RATE,) if compared else ())
+    assert (change.less(COMPLETED_RATE, server) is not None) == compared
+    of_it = Mending(GOALS["latency"], range(3), server, [change], {change.change: verdict}, {})
+    assert (NOT_COMPARED in window_remarks(of_it)) != compared
 
 
 def test_a_seed_that_falls_behind_hides_no_other_that_fills():
