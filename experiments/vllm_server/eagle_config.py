@@ -8,6 +8,7 @@ from typing import Any
 
 from testbed.core.errors import InputError
 from testbed.core.hf_config import model_of
+from testbed.core.specs import ModelSpec
 from testbed.experiments.vllm_server.named import cached_config
 from testbed.vllm.releases import Release
 from testbed.vllm.server import Speculative
@@ -17,18 +18,31 @@ USUAL_STATES = 3
 LAYERS = "speculation.layers"
 
 
-def eagle_of(method: str, name: str, num_drafts: int, release: Release) -> Speculative:
+def eagle_of(
+    method: str, name: str, num_drafts: int, model: ModelSpec, release: Release
+) -> Speculative:
     """The drafter that a command's model names: the folder of its config.json, or a name, whose
     config.json is looked for in the cache of Hugging Face. Raises InputError for a drafter whose
-    layers are not Llama's.
+    layers are not Llama's, and for one without a config.json beside a model of experts.
     """
     config = Path(name) / "config.json"
     path = config if config.is_file() else cached_config(name)
     if path is None:
+        _check_dense(name, model)
         return _usual(method, name, num_drafts)
     values = json.loads(path.read_text(encoding="utf-8"))
     sizes = _sizes(method, path, values)
     return _speculative(method, num_drafts, sizes, _num_states(values, release), ())
+
+
+def _check_dense(name: str, model: ModelSpec) -> None:
+    """Raise InputError for a model from which a drafter's dense network cannot have its columns."""
+    if model.experts is not None and model.latent is None:
+        raise InputError(
+            key=f"vllm serve: --speculative-config: model={name}",
+            problem=f"its config.json is not at hand, and {model.name} has experts",
+            remedy='give as "model" the folder of its config.json',
+        )
 
 
 def _usual(method: str, name: str, num_drafts: int) -> Speculative:

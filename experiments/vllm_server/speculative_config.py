@@ -48,7 +48,7 @@ def speculative_of(
         raise _does_not_start(f"method={method} needs a model that drafts")
     if method in HEADS:
         _check_states(method, model, release)
-        return eagle_of(method, str(name), num_drafts, release)
+        return eagle_of(method, str(name), num_drafts, model, release)
     return _draft_model(str(name), model, num_drafts, release, folders)
 
 

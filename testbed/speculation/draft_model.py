@@ -1,11 +1,12 @@
 """Drafts by a smaller model beside the one that serves."""
 
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from testbed.core.errors import InputError
-from testbed.core.model_files import LIKE, model_names, shipped
+from testbed.core.model_files import LIKE, model_names
 from testbed.core.shapes import read_model
 from testbed.core.specs import ModelSpec, ServerSpec
 from testbed.core.units import PositiveCount
@@ -75,18 +76,35 @@ def vocabulary_problem(drafter: ModelSpec, model: ModelSpec) -> str:
 
 
 def drafters_of_vocabulary(model: ModelSpec) -> str:
-    """The remedy for such a drafter: the smallest models that ship and have the vocabulary."""
-    shapes = [
-        read_model(name)
-        for name in model_names()
-        if shipped(name)["shape"]["vocab_size"] == model.vocab_size
-    ]
-    fit = [shape for shape in shapes if shape.num_params < model.num_params]
-    named = sorted(fit, key=lambda shape: shape.num_params)
-    alike = [shape.name for shape in named if not shape.drafts_itself][:LIKE]
-    if not alike:
-        return "no smaller model here has the same"
-    return f"of the same vocabulary: {', '.join(alike)}"
+    """The remedy for such a drafter: the smallest models that ship, can draft and have as many
+    tokens, of the model's family if any are. Equal sizes may be of other tokens.
+    """
+    fit = [shape for shape in map(read_model, model_names()) if _drafts_for(shape, model)]
+    alike = [shape for shape in fit if _family(shape) == _family(model)]
+    smallest = sorted(alike or fit, key=lambda shape: shape.num_params)[:LIKE]
+    if not smallest:
+        return "no smaller model here that drafts has a vocabulary of this size"
+    related = "of its family and" if alike else "of"
+    return f"{related} equal size of vocabulary: {', '.join(shape.name for shape in smallest)}"
+
+
+def _drafts_for(drafter: ModelSpec, model: ModelSpec) -> bool:
+    """True if a smaller model has as many tokens, and both are modelled with drafts."""
+    has_other_cache = any(
+        shape.window is not None or shape.states is not None for shape in (drafter, model)
+    )
+    return (
+        not has_other_cache
+        and not drafter.drafts_itself
+        and drafter.vocab_size == model.vocab_size
+        and drafter.num_params < model.num_params
+    )
+
+
+def _family(model: ModelSpec) -> str:
+    """The letters that a model's name begins with; Mixtral's tokens are Mistral's."""
+    letters = re.match("[a-z]*", model.name.lower())
+    return "" if letters is None else letters[0].replace("mixtral", "mistral")
 
 
 def check_vocabulary(drafter: ModelSpec, model: ModelSpec) -> None:

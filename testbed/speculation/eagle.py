@@ -65,10 +65,7 @@ class DrafterLayers:
                 problem=(
                     f"{model.name} has experts, and a drafter's feed-forward network is dense"
                 ),
-                remedy=(
-                    "give its columns, or in a command the folder of the drafter's config.json "
-                    "as its model"
-                ),
+                remedy="give its columns",
             )
         sizes = ("hidden_size", "num_heads", "num_kv_heads", "head_size", "ffn_size", "vocab_size")
         own: dict[str, Any] = {name: getattr(self, name) or getattr(model, name) for name in sizes}

@@ -160,7 +160,7 @@ def test_the_published_drafter_of_llama_8b():
 @pytest.mark.parametrize(
     ("model", "method", "drafter", "named"),
     [
-        ("Qwen/Qwen3-30B-A3B", "eagle3", "some/drafter", "speculation.layers.ffn_size"),
+        ("Qwen/Qwen3-30B-A3B", "eagle3", "some/drafter", "folder of its config.json"),
         ("deepseek-ai/DeepSeek-V2-Lite", "eagle3", "some/drafter", "latent attention"),
         ("meta-llama/Llama-3.1-8B", "eagle3", None, "needs a model that drafts"),
         ("meta-llama/Llama-3.1-8B", "draft_model", None, "needs a model that drafts"),
@@ -170,6 +170,12 @@ def test_the_published_drafter_of_llama_8b():
 def test_a_drafter_without_a_shape_is_refused(model, method, drafter, named):
     with pytest.raises(InputError, match=named):
         fit_of(drafting(model, method, drafter), "h100-80gb")
+
+
+def test_beside_experts_the_folder_of_a_drafter_gives_its_columns(tmp_path):
+    """As the refusal says of a drafter without one."""
+    drafter = folder_of(tmp_path / "drafter", EAGLE3 | {"target_hidden_size": 2048})
+    assert fit_of(drafting("Qwen/Qwen3-30B-A3B", "eagle3", drafter), "h100-80gb").drafter_gib > 0
 
 
 def test_a_drafter_of_other_layers_is_refused(tmp_path):

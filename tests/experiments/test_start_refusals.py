@@ -14,6 +14,7 @@ from testbed.experiments.real.lockstep import model_configs
 from testbed.experiments.vllm_server.answer import fit_of
 from testbed.experiments.vllm_server.named import gpu_named
 from testbed.experiments.vllm_server.translation import expand, served
+from testbed.speculation.draft_model import drafters_of_vocabulary
 from testbed.vllm.attention_backends import cache_problem
 from testbed.vllm.releases import release_numbered
 
@@ -472,6 +473,21 @@ def test_a_refused_drafter_names_those_of_the_same_vocabulary():
     with pytest.raises(DoesNotStart) as raised:
         fits(drafts("vllm serve Qwen/Qwen2.5-14B-Instruct", SMALL_QWEN))
     assert "qwen2.5-7b" in raised.value.remedy
+
+
+@pytest.mark.parametrize(
+    ("model", "named", "left_out"),
+    [
+        ("mixtral-8x7b", ["of its family", "mistral-7b"], ["llama-2-7b", "mistral-7b-v0.1"]),
+        ("phi-4", ["equal size", "olmo-2-7b"], ["of its family"]),
+        ("gemma-3-27b", ["no smaller"], ["gemma-3-4b"]),
+        ("qwen3-32b", ["qwen3-0.6b"], ["qwen3-next-80b-a3b"]),
+    ],
+)
+def test_proposed_drafters_are_modelled_and_of_the_family_if_any_is(model, named, left_out):
+    remedy = drafters_of_vocabulary(read_model(model))
+    assert all(words in remedy for words in named)
+    assert not any(name in remedy for name in left_out)
 
 
 @pytest.mark.parametrize(("release", "has_option"), [("0.20", False), ("0.28", True)])
