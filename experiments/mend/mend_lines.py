@@ -54,7 +54,7 @@ def lines_of(mending: Mending) -> Iterator[str]:
         yield OF_WORKLOAD
     if mending.tried:
         yield (
-            "best, if there is one, and then first in the table: ends all preemptions and makes "
+            "best (first in the table, if there is one): ends all preemptions and makes "
             f"nothing worse, else betters {mending.goal.number} most, whatever it makes worse; of "
             "preemptions that are not distinguishable from none: ends all and betters it most"
         )

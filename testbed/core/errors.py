@@ -74,7 +74,7 @@ class DoesNotStart(AnswerIsNo):
     """A server of the command or configuration would end at its start: the system refuses a value
     beside others, for the model, the GPU or the release, or its memory.
 
-    A value that is wrong alone (no number, out of its option's range, none of its choices), and
+    A value that is wrong by itself (no number, out of its option's range, none of its choices), and
     what is not modelled, is an InputError of no such class. The problem names the system.
     """
 
@@ -87,8 +87,8 @@ class DoesNotStart(AnswerIsNo):
         remedy: str = "",
         system: str = "vLLM",
     ) -> None:
-        said = f"{system} does not start: {problem}"
-        super().__init__(key=key, problem=said, value=value, remedy=remedy)
+        text = f"{system} does not start: {problem}"
+        super().__init__(key=key, problem=text, value=value, remedy=remedy)
 
 
 def check_least(least: int, **values: int) -> None:

@@ -396,7 +396,8 @@ def _check_per_layer_parts(fields: Fields) -> None:
 def _check_tied(fields: Fields, kind: str) -> None:
     """Raise InputError for an output projection of its own, which vLLM's class has not."""
     if kind in types_with("always_tied") and not fields.get("tie_word_embeddings", False):
-        raise fields.does_not_start("tie_word_embeddings", "its class ties them")
+        problem = "its class always ties the output projection to the embedding"
+        raise fields.does_not_start("tie_word_embeddings", problem)
 
 
 def _check_embedding(fields: Fields, kind: str, hidden: int) -> None:
