@@ -118,12 +118,15 @@ def test_capacity_of_one_seed_says_that_its_error_is_unknown(testbed):
 
 @pytest.fixture
 def varied_once(monkeypatch):
-    """The searches of a sensitivity, dozens of runs, are made for the first answer alone."""
-    search, found = sensitivity.capacity_intervals, list[CapacityIntervals]()
+    """The searches of a sensitivity, dozens of runs, are made once for each rate, share and
+    precision.
+    """
+    search, found = sensitivity.capacity_intervals, dict[tuple[float, ...], CapacityIntervals]()
 
-    def kept(*question):
-        found.extend([search(*question)] if not found else [])
-        return found[0]
+    def kept(config, *question):
+        if question not in found:
+            found[question] = search(config, *question)
+        return found[question]
 
     monkeypatch.setattr(sensitivity, "capacity_intervals", kept)
 

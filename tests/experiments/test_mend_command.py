@@ -151,8 +151,11 @@ def test_a_pool_that_holds_no_request_is_to_be_larger(testbed, server, tokens):
 
 
 def test_an_slo_is_the_goal(testbed, mended):
+    """A change that is worse on the first seeds runs with no more."""
     words = ("slo.ttft_s=0.5", "--seeds", "1")
-    of_slo = mended(2000, *words)[1]
+    of_slo = mended(1000, "slo.ttft_s=0.5", "--seeds", "4", "arrivals.duration_s=2")[1]
+    counts = {change["verdict"]: change["num_seeds"] for change in of_slo["changes"]}
+    assert (counts[WORSE_AT_FIRST], counts[BETTER]) == (3, 4)
     assert of_slo["goal"] == GOODPUT == of_slo["server"]["numbers"][0]["quantity"]
     assert {INSIDE, PREEMPTIONS} <= set(numbers(of_slo["server"]))
     by_preemptions = mended(20000, *words, "--by", "preemptions")[1]
