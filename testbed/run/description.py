@@ -19,6 +19,8 @@ from testbed.run.cost_words import cost_source, tested
 from testbed.run.identity import code_hash
 from testbed.run.oracles import future_read
 from testbed.run.parts import Part
+from testbed.run.speculating import capping_drafter
+from testbed.run.summaries import CAPPED_BY
 from testbed.sched.scheduler import Scheduler
 from testbed.version import commit, release
 
@@ -274,7 +276,9 @@ def _of_found(speculation: Part) -> str:
 
 
 def speculation_of(config: RunConfig, cost: CostModel) -> dict[str, Any]:
-    """The drafter, and the source of the times of drafts; nothing of a run without speculation."""
+    """The drafter, the source of the times of drafts, and the drafter's name if it caps sequences;
+    nothing of a run without speculation.
+    """
     if config.speculation is None:
         return {}
     passes = "no time of the GPU" if cost.drafter is None else cost.drafter.provenance
@@ -287,6 +291,7 @@ def speculation_of(config: RunConfig, cost: CostModel) -> dict[str, Any]:
     return {
         "speculation": configured(Part(config.speculation.target, shown)),
         "draft_cost": costs,
+        **({} if (drafter := capping_drafter(config)) is None else {CAPPED_BY: drafter}),
     }
 
 

@@ -3,6 +3,8 @@
 from typing import Any
 
 from testbed.core.errors import InputError
+from testbed.core.model_files import model_names
+from testbed.core.shapes import read_model
 from testbed.core.specs import ModelSpec, ServerSpec
 from testbed.cost.model import CostModel
 from testbed.memory.served import Drafts
@@ -38,6 +40,21 @@ def speculative_cost(
 
     drafter = speculation.draft_cost(model, server)
     return SpeculativeCost(cost, drafter, speculation.max_drafts, speculation.off_above)
+
+
+def capping_drafter(config: RunConfig) -> str | None:
+    """The name of a whole model that drafts and whose positions are those of the longest sequence:
+    in a release that caps it so, beside a model that is not known to have no more.
+    """
+    if config.speculation is None or not release_numbered(config.release).caps_by_drafter:
+        return None
+    speculation: Speculation = config.speculation.make("speculation")
+    drafter = speculation.drafter(config.model) if speculation.num_inserted else None
+    if drafter is None or drafter.max_len > config.model.max_len:
+        return None
+    name = config.model.name
+    is_own = name in model_names() and read_model(name).max_len <= drafter.max_len
+    return None if is_own else drafter.name
 
 
 def check_speculation(config: RunConfig, speculation: Speculation) -> None:

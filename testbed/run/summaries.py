@@ -12,6 +12,7 @@ ID = "id"
 CONTENTS = "contents_note"
 UNREAD = "unread_note"
 SAMPLES = "samples_note"
+CAPPED_BY = "capped_by"  # of a run: the drafter that caps the longest sequence
 ENGINES = "engines"  # of a fleet: some numbers of each engine
 HANDOVERS = "handovers"  # of prefill apart from decode
 PROFILE = "cost_profile"  # the origin of the costs
@@ -86,7 +87,17 @@ def remedy_for_rejections(summary: Mapping[str, Any]) -> str:
     held = of_run["kv_cache_tokens"] - (of_run["block_size"] or 0)  # without the null block
     if held < longest:
         return f"the pool has {held:,} tokens: give it more blocks or memory, or send shorter ones"
-    return "raise --max-model-len or model.max_len, or send shorter requests"
+    return f"{way_to_longer(of_run.get(CAPPED_BY))}, or send shorter requests"
+
+
+def way_to_longer(drafter: str | None) -> str:
+    """The remedy for a server that rejects requests as too long; drafter: that caps them."""
+    if drafter is None:
+        return "raise --max-model-len or model.max_len"
+    return (
+        f"no sequence is longer than the positions of the drafter, {drafter}: give another one or "
+        "leave the drafts out, with a --max-model-len above them"
+    )
 
 
 def flat(summary: Mapping[str, Any]) -> dict[str, Any]:

@@ -8,6 +8,8 @@ import numpy as np
 
 from testbed.core.errors import InputError
 from testbed.run.config import RunConfig
+from testbed.run.speculating import capping_drafter
+from testbed.run.summaries import way_to_longer
 from testbed.run.workload import make_workload
 from testbed.study.knee import NotSustained
 
@@ -41,7 +43,8 @@ class TooLong:
     def check(self, share: float) -> None:
         """Raise NotSustained if too few requests are left to keep this share."""
         if 1 - self.share < share:
-            max_len = self.configure(1.0).model.max_len
+            config = self.configure(1.0)
+            max_len = config.model.max_len
             raise NotSustained(
                 key="share",
                 value=f"{share:g}",
@@ -49,7 +52,10 @@ class TooLong:
                     f"{100 * self.share:.3g}% of the requests are longer than the {max_len:,} "
                     "tokens that the server takes (model.max_len), so no rate keeps it"
                 ),
-                remedy="raise --max-model-len or max_len, send shorter requests, or lower share",
+                remedy=(
+                    f"{way_to_longer(capping_drafter(config))}, send shorter requests, or lower "
+                    "share"
+                ),
             )
 
 
