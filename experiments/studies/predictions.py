@@ -29,11 +29,13 @@ def digest(path: Path) -> str:
 
 
 def predicted(config: RunConfig, figures: Figures) -> dict[str, dict[str, float]]:
-    """The mean figures of a run's replications, and the lowest and highest of its variations."""
+    """The mean figures of a run's replications; the lowest and highest of these and of its
+    variations.
+    """
     summaries = [run(replication).summary for replication in replications(config)]
     every = [figures(summary, 1.0) for summary in summaries]
     means = {name: fmean(each[name] for each in every) for name in every[0]}
-    intervals = run_intervals(config, summaries[0], figures)
+    intervals = run_intervals(config, *summaries, figures_of=figures)
     lowest, highest = ({name: ends[i] for name, ends in intervals.items()} for i in (0, 1))
     return {"figures": means, "lowest": lowest, "highest": highest}
 

@@ -116,10 +116,13 @@ class ProfileCost(IterationCost):
         link = host_link(model, server) if server and "swap" not in profile["sections"] else None
         return {way: link or _swaps(profile, self._choices.swap, way) for way in ("out", "in")}
 
-    def varied(self, *, launches: float, computing: float, begun: float = 0.0) -> "ProfileCost":
+    def varied(
+        self, *, launches: float, computing: float, begun: float | None = None
+    ) -> "ProfileCost":
         """These costs with launches `launches` times, and all else `computing` times as long.
 
-        begun: the share of the host's slow and fast moments that is over when a run begins.
+        begun: the share of the host's slow and fast moments that is over when a run begins; None:
+            as in these.
         """
         model, server, profile = self._made_of
         factors = dict.fromkeys(LAUNCHES, launches) | {SLOWNESS: 1.0}
@@ -129,8 +132,9 @@ class ProfileCost(IterationCost):
         }
         changed = {**profile, "sections": sections}
         costs = ProfileCost(model, server, changed, self._choices, self._software_times)
-        if costs.slowness is not None:
-            costs.slowness = costs.slowness.begun(begun)
+        costs.slowness = self.slowness
+        if self.slowness is not None and begun is not None:
+            costs.slowness = self.slowness.begun(begun)
         return costs
 
     def computing_ps(self, work: Work) -> int:

@@ -1,6 +1,7 @@
 """The pools of a configured server, and whether its costs were measured on such a machine."""
 
 from collections.abc import Mapping, Sequence
+from copy import copy
 from itertools import pairwise
 from typing import Any
 
@@ -97,7 +98,8 @@ def _check_tiers(tiers: Sequence[Tier], block_size: int) -> None:
 def cost_of(config: RunConfig) -> CostModel:
     """The cost model of a run, with the measured times of the policy's blocks if it names none.
     Whole iterations were measured with vLLM V1's scheduler, in one engine without drafts, on blocks
-    of 16 tokens: other runs take none by themselves, and refuse those of one's own.
+    of 16 tokens: other runs take none by themselves, and refuse those of one's own. If the host's
+    slowness changes, the seed draws the moment at which the run begins.
     """
     part, block_size = config.cost, block_size_of(config.policy)
     is_as_measured = (
@@ -123,7 +125,11 @@ def cost_of(config: RunConfig) -> CostModel:
     choices = part.parameters.get("choices")
     if isinstance(choices, Part) and choices.parameters.get("block_size") is None:
         part = part.updated(choices=choices.updated(block_size=block_size))
-    return make_cost(part, config.model, config.server, config.software)
+    cost = make_cost(part, config.model, config.server, config.software)
+    if (slowness := cost.slowness) is not None:
+        cost = copy(cost)  # it may be an object of the caller's
+        cost.slowness = slowness.of_seed(config.seed)
+    return cost
 
 
 def make_cost(

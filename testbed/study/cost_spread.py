@@ -49,7 +49,9 @@ class Spread(NamedTuple):
     def __str__(self) -> str:
         return f"launches {self.launches:.1%}{self.of_launches}, computing {self.computing:.1%}"
 
-    def varied(self, of_launches: float, of_computing: float, begun: float = 0.0) -> ProfileCost:
+    def varied(
+        self, of_launches: float, of_computing: float, begun: float | None = None
+    ) -> ProfileCost:
         """The costs with launches of_launches and all else of_computing deviations away; begun: see
         `ProfileCost.varied`.
         """

@@ -85,21 +85,21 @@ def figures_of(summary: Mapping[str, Any], slowness: float = 1.0) -> dict[str, f
 
 
 def run_intervals(
-    config: RunConfig, summary: Mapping[str, Any], figures_of: Figures = figures_of
+    config: RunConfig, *summaries: Mapping[str, Any], figures_of: Figures = figures_of
 ) -> dict[str, Interval]:
-    """The interval of each of a run's figures. summary: of the unchanged run.
+    """The interval of each of a run's figures. summaries: of the unchanged run, or of its
+    replications.
 
     Raises:
         InputError: not all times of the run scale with its costs.
     """
     check_scalable(config)
-    unchanged = figures_of(summary, 1.0)
-    every = [unchanged]
+    every = [figures_of(summary, 1.0) for summary in summaries]
     for varied, draw in zip(variations(config), draws(config), strict=True):
         every.append(figures_of(run(varied).summary, draw.slowness))
     return {
         name: (min(figures[name] for figures in every), max(figures[name] for figures in every))
-        for name in unchanged
+        for name in every[0]
         if all(name in figures for figures in every)
     }
 

@@ -5,6 +5,7 @@ import json
 import re
 from dataclasses import replace
 from math import hypot
+from unittest.mock import patch
 
 import numpy as np
 import pandas as pd
@@ -25,11 +26,13 @@ from testbed.experiments.real.vllm_engine.left_out_sizes import left_out, table,
 from testbed.experiments.real.vllm_engine.logged_steps import read_steps
 from testbed.experiments.real.vllm_engine.sweep_profile import Machine, profile_of
 from testbed.experiments.runs.compose import configured
+from testbed.experiments.studies.predictions import predicted
 from testbed.experiments.studies.pressure_curve import _names, measured
 from testbed.run import cost_words
 from testbed.run.machine import cost_of
 from testbed.run.parts import Part
 from testbed.run.simulate import run
+from testbed.study import sensitivity
 from testbed.study.cost_spread import (
     OF_OTHER_HOSTS,
     REPLICATIONS,
@@ -139,6 +142,14 @@ def test_a_slow_moment_of_the_host_delays_a_first_token_and_replications_begin_e
     assert found[:3] == [found[0]] * 3  # begun at 0, 1.2 and 2.4 s
     assert found[0] > usual > found[3] == found[4]
     assert list(replications(alike)) == [alike]
+    of_seeds = [run(replace(slow, seed=seed)).summary["ttft_s"]["mean"] for seed in range(5)]
+    assert set(of_seeds) == set(found)  # each seed begins at a moment of its own
+    assert run(replace(begun[0], seed=2)).summary["ttft_s"]["mean"] == found[0]
+    assert next(draws(replace(slow, seed=2))).cost.slowness.is_begun
+    with patch.object(sensitivity, "draws", lambda _: ()):
+        prediction = predicted(slow, lambda summary, _: {"ttft": summary["ttft_s"]["mean"]})
+    lowest, highest = (prediction[end]["ttft"] for end in ("lowest", "highest"))
+    assert (lowest, highest) == (found[3], found[0])
 
 
 def test_a_profile_of_ones_own_is_off_by_what_its_sweeps_say_and_one_that_ships_by_more(tmp_path):
