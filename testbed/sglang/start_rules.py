@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pydantic import TypeAdapter, ValidationError
 
 from testbed.core.errors import DoesNotStart, InputError
-from testbed.memory.radix.strategies import strategy_named
+from testbed.memory.radix.strategies import CONFIG_KEY, strategy_named
 from testbed.sglang.command import SERVE
 from testbed.sglang.option_values import decimal, number, refusal
 
@@ -71,11 +71,24 @@ def eviction_config(values: Mapping[str, str]) -> dict[str, int]:
 
 
 def _check_eviction(values: Mapping[str, str]) -> None:
+    """Parameters that another policy takes are right alone."""
     config = eviction_config(values)
+    problem = _eviction_problem(values.get(EVICTION, "lru"), config)
+    if not problem:
+        return
+    if all(_eviction_problem(policy, config) for policy in CHOICES[EVICTION]):
+        raise refusal(values, EVICTION_CONFIG, problem)
+    raise _refused(EVICTION_CONFIG, values.get(EVICTION_CONFIG), problem)
+
+
+def _eviction_problem(policy: str, config: Mapping[str, int]) -> str:
+    """The problem of a policy with these parameters, after the name of one; empty without any."""
     try:
-        strategy_named(values.get(EVICTION, "lru"), config)
+        strategy_named(policy, config)
     except InputError as error:
-        raise _refused(EVICTION_CONFIG, values.get(EVICTION_CONFIG), error.problem) from error
+        parameter = error.key.removeprefix(CONFIG_KEY).removeprefix(".")
+        return f"{parameter}: {error.problem}" if parameter else error.problem
+    return ""
 
 
 def _check_order(values: Mapping[str, str]) -> None:
