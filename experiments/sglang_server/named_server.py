@@ -6,6 +6,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
+from testbed.core.errors import DoesNotStart, InputError
 from testbed.core.specs import ModelSpec
 from testbed.experiments.vllm_server.named import Named, gpu_named, model_named
 from testbed.experiments.vllm_server.named_server import started as one_that_starts
@@ -32,10 +33,21 @@ def server_of(
     """
     notes = notes_of(command, for_memory=for_memory)
     sheet = gpu_named(gpu, folders)
-    named = model_named(command.values.get("--model-path"), folders)
+    named = _named(command, folders)
     server = server_with(command, _cached_by_sglang(named), sheet, _class_of(named))
     cached = named.shape.kv_dtype_bytes
     return replace(server, option=named.option, notes=notes, cached_bytes=cached)
+
+
+def _named(command: Command, folders: Sequence[Path]) -> Named:
+    """The model of a command. Raises InputError for a config.json with which vLLM does not start,
+    which says nothing of SGLang.
+    """
+    try:
+        return model_named(command.values.get("--model-path"), folders)
+    except DoesNotStart as error:
+        problem = "no class of vLLM takes it, and SGLang's own are not modelled"
+        raise InputError(key=error.key, value=error.value, problem=problem) from error
 
 
 def started(

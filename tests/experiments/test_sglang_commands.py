@@ -4,7 +4,7 @@ import json
 from importlib.util import find_spec
 
 import pytest
-from refusals import check_refusal, refuses
+from refusals import check_refusal, refuses, says_no_start
 
 from testbed.api import simulate
 from testbed.core.errors import DoesNotStart, InputError
@@ -269,6 +269,32 @@ def test_a_server_that_does_not_start_says_how_many_gpus_do():
         fit_of(words, "h200")
     with pytest.raises(DoesNotStart, match="--tp-size 8 starts"):
         expand(words, ["gpu=h200"])
+
+
+@pytest.mark.parametrize(
+    ("policy", "config", "named", "starts_with_another"),
+    [
+        ("lru", {"threshold": -3}, "threshold: lru", False),
+        ("lru", {"bound": 3}, "bound: lru", False),
+        ("tlru", {"threshold": 5, "next_prompt_estimate": 5}, "threshold must be above", False),
+        ("lru", {"threshold": 3}, "threshold: lru", True),
+        ("tlru", {"protected_threshold": 3}, "protected_threshold: tlru", True),
+    ],
+)
+def test_parameters_that_no_eviction_policy_takes_are_wrong_alone(
+    policy, config, named, starts_with_another
+):
+    options = f"--radix-eviction-policy {policy} --radix-eviction-policy-config"
+    line = refuses(named, expand, f"{MODEL} {options} '{json.dumps(config)}'", GPU)
+    assert says_no_start(line) == starts_with_another
+
+
+def test_a_file_with_which_vllm_does_not_start_is_not_modelled_for_sglang(tmp_path):
+    config = config_of("gemma-2-27b") | {"tie_word_embeddings": False}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    line = refuses("not modelled", fits, f"sglang serve --model-path {tmp_path}", "gpu=h200")
+    assert "tie_word_embeddings" in line
+    assert not says_no_start(line)
 
 
 def test_options_of_vllm_are_refused_beside_sglang():
