@@ -45,14 +45,11 @@ class OptionReader:
             remedy=remedy,
         )
 
-    def environment_refusal(self, name: str, problem: str) -> DoesNotStart:
-        """A variable of the environment with which vLLM does not start."""
-        key = self.place(name)
-        return DoesNotStart(key=key, value=self.environment.get(name), problem=problem)
-
     def _shown(self, name: str) -> str | None:
-        """The value that is given; None: none is, or the option has none."""
-        value = self.values.get(name)
+        """The value that is given to an option or a variable of the environment; None: none is, or
+        the option has none.
+        """
+        value = self.values.get(name, self.environment.get(name))
         return None if value == ON else value
 
     def named(self, option: str) -> str:

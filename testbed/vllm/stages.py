@@ -76,11 +76,12 @@ def _sizes(reader: OptionReader, num_layers: int, count: int, given: str | None)
             sizes[-number] += 1
         return sizes
     parts = given.split(",")
-    sizes = [int(part) for part in parts if part.strip().isdecimal()]
-    if len(sizes) != len(parts) or len(sizes) != count or sum(sizes) != num_layers:
-        raise reader.environment_refusal(
-            PARTITION, f"must be {count} numbers whose sum is {num_layers}"
-        )
+    if not all(part.strip().isdecimal() for part in parts):
+        raise reader.refusal(PARTITION, "must be whole numbers with commas between them")
+    sizes = [int(part) for part in parts]
+    if len(sizes) != count or sum(sizes) != num_layers:
+        problem = f"it needs {count} numbers whose sum is {num_layers}"
+        raise reader.does_not_start(PARTITION, problem)
     return sizes
 
 

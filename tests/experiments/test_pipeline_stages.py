@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from refusals import refuses
+from refusals import refuses, says_no_start
 
 from testbed.core.errors import DoesNotStart, InputError
 from testbed.core.layer_order import letters_of, period_of
@@ -112,9 +112,18 @@ def test_the_environment_divides_the_layers():
     even = fits(f"{LLAMA} -tp 2 -pp 2")
     assert uneven.stage_layers == "0-43"
     assert uneven.kv_tokens < even.kv_tokens
-    for partition in ("40,41", "80", "forty,40"):
-        with pytest.raises(DoesNotStart, match="VLLM_PP_LAYER_PARTITION"):
-            fits(f"VLLM_PP_LAYER_PARTITION={partition} {LLAMA} -tp 2 -pp 2")
+
+
+@pytest.mark.parametrize(
+    ("partition", "error"),
+    [("40,41", DoesNotStart), ("80", DoesNotStart), ("forty,40", InputError), ("", InputError)],
+)
+def test_a_partition_of_other_layers_does_not_start_and_one_without_numbers_is_wrong_alone(
+    partition, error
+):
+    given = f"VLLM_PP_LAYER_PARTITION={partition}"
+    line = refuses(given, fits, f"{given} {LLAMA} -tp 2 -pp 2", error=error)
+    assert says_no_start(line) == (error is DoesNotStart)
 
 
 def test_a_stage_without_attention_is_not_modelled(tmp_path):
