@@ -167,7 +167,7 @@ def capacity(
     if len(answers) > 1:
         remarks = [*remark_on_origins({name: answer.origin for name, answer in answers.items()})]
         remarks += _on_schedulers(words_of)
-        compared = compared_capacities(answers, [*notes, *remarks])
+        compared = compared_capacities(answers, _cost_errors(words_of), [*notes, *remarks])
         lines = [*remarks, *compared_lines(compared.servers)]
         return print_json(compared) if json else print(*lines, sep="\n")
     for name, answer in answers.items():
@@ -186,6 +186,16 @@ def _with_one_source(words_of: dict[str, list[str]]) -> list[str]:
         words.append(OF_ONE_SOURCE)
     print_note(WHY)
     return [WHY]
+
+
+def _cost_errors(words_of: Mapping[str, Sequence[str]]) -> dict[str, float]:
+    """The errors of each server's costs and the first one's together, if of another origin."""
+    from testbed.experiments.plan.cost_errors import error_between
+    from testbed.experiments.plan.space import Deployment, candidate_of
+
+    servers = {name: candidate_of(Deployment({}, tuple(of))) for name, of in words_of.items()}
+    first = next(iter(servers.values()))
+    return {name: error_between(server, first) for name, server in servers.items()}
 
 
 def _on_schedulers(words_of: dict[str, list[str]]) -> list[str]:

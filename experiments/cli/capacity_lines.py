@@ -56,6 +56,7 @@ OF_WORKLOAD = (
 
 def compared_lines(servers: Sequence["ServerCapacity"]) -> list[str]:
     """The lines of each server's capacity, then the differences from the first one."""
+    from testbed.experiments.plan.cost_errors import not_comparable
     from testbed.experiments.runs.quantities import unlike_fillings
     from testbed.study.replications import MORE_SEEDS
 
@@ -66,9 +67,12 @@ def compared_lines(servers: Sequence["ServerCapacity"]) -> list[str]:
     for server in others:
         lines += [f"{server.command}:", *lines_of(server.capacity)]
     for server, found in zip(others, less, strict=True):
-        text = found.as_difference("req/s")
-        lines.append(f"{server.command} less {first.command}, on the same seeds: {text}")
-    if num_seeds > 1 and any(found.includes_zero for found in less):
+        pair = f"{server.command} less {first.command}"
+        lines.append(f"{pair}, on the same seeds: {found.as_difference('req/s')}")
+        if not server.is_comparable:
+            lines.append(f"{pair}: {not_comparable(server.cost_error)}")
+    pairs = zip(others, less, strict=True)
+    if num_seeds > 1 and any(of.is_comparable and found.includes_zero for of, found in pairs):
         lines.append(MORE_SEEDS)
     fillings = [server.capacity.filling for server in servers]
     return [*lines, OF_WORKLOAD, *unlike_fillings(fillings)]

@@ -278,12 +278,17 @@ class ServerCapacity:
         difference: from the rate of the first server on the same seeds, requests/s
         difference_half_width: half of its 95% interval, with the larger step of both searches; null
             for one seed
+        cost_error: relative error of the ratio of both rates if their costs are of another origin
+            than the first server's, else 0
+        is_comparable: false if that error is larger than the difference
     """
 
     command: str
     capacity: CapacityAnswer
     difference: float
     difference_half_width: float | None
+    cost_error: float
+    is_comparable: bool
 
 
 @dataclass(frozen=True)
@@ -590,9 +595,12 @@ def _first_tokens(capacities: "Capacities") -> str:
 
 
 def compared_capacities(
-    answers: Mapping[str, CapacityAnswer], notes: Sequence[str]
+    answers: Mapping[str, CapacityAnswer], cost_errors: Mapping[str, float], notes: Sequence[str]
 ) -> ComparedCapacities:
-    """The capacities of several servers by their commands, beside that of the first one."""
+    """The capacities of several servers by their commands, beside that of the first one.
+    cost_errors: of each server's costs and the first one's, if they are of another origin.
+    """
+    from testbed.experiments.plan.cost_errors import hide
     from testbed.study.replications import paired, within_step
 
     first = next(iter(answers.values()))
@@ -602,7 +610,10 @@ def compared_capacities(
         difference = paired(rates, reference)
         if answer is not first:
             difference = within_step(difference, max(answer.step, first.step))
-        servers.append(ServerCapacity(command, answer, difference.mean, difference.half_width))
+        found, error = (difference.mean, difference.half_width), cost_errors[command]
+        low, high = sorted((answer.rate, first.rate))
+        is_hidden = hide(error, high / low - 1)
+        servers.append(ServerCapacity(command, answer, *found, error, not is_hidden))
     return ComparedCapacities(servers, [*notes])
 
 

@@ -10,6 +10,8 @@ from testbed.run.machine import cost_of
 from testbed.run.summaries import PROFILE, RUN, origin_of, profile_of
 from testbed.study.cost_spread import error_of
 
+NOT_COMPARABLE = "not comparable"
+
 
 def error_between(candidate: Candidate, other: Candidate) -> float:
     """The relative error of the ratio of two deployments' rates: the tested errors of both costs,
@@ -18,6 +20,23 @@ def error_between(candidate: Candidate, other: Candidate) -> float:
     if _origins(candidate) == _origins(other):
         return 0.0
     return _error(candidate) + _error(other)
+
+
+def hide(error: float, extra: float) -> bool:
+    """True if errors of costs of another origin may turn a difference. error: of `error_between`.
+    extra: by which the larger of both numbers exceeds the smaller one, as a share of that.
+    """
+    return extra < error
+
+
+def of_both(error: float) -> str:
+    """The errors of costs of another origin in words; empty if there are none."""
+    return f" (costs of another origin; {error:.0%} of error for both)" if error else ""
+
+
+def not_comparable(error: float) -> str:
+    """The words on a difference that these errors hide."""
+    return f"{NOT_COMPARABLE}{of_both(error)}"
 
 
 @cache

@@ -9,7 +9,7 @@ from testbed.experiments.cli.served_command import NO_COMMAND, ServedCommand
 from testbed.experiments.plan import at_capacity, at_load
 from testbed.experiments.plan.arithmetic import Arithmetic
 from testbed.experiments.plan.bottlenecks import strains
-from testbed.experiments.plan.cost_errors import error_between
+from testbed.experiments.plan.cost_errors import error_between, hide
 from testbed.experiments.plan.plan_search import Search
 from testbed.experiments.plan.prices import Rate
 from testbed.experiments.plan.pruning import check_not_empty, examined
@@ -98,7 +98,7 @@ class Plan:
     def _is_within_errors(self, verdict: Keeps) -> bool:
         best = self.ranked[0]
         error = error_between(verdict.candidate, best.candidate)
-        return self.mode.extra(verdict, best) < error
+        return hide(error, self.mode.extra(verdict, best))
 
     @property
     def misses(self) -> list[Misses]:

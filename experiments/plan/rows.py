@@ -5,14 +5,14 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from testbed.experiments.plan.cost_errors import error_between
+from testbed.experiments.plan.cost_errors import error_between, not_comparable, of_both
 from testbed.experiments.plan.deployment_plan import Plan
 from testbed.experiments.plan.jobs import Outcome
 from testbed.experiments.plan.space import Candidate
 from testbed.experiments.plan.verdicts import Dearer, Keeps, Misses, Simulated, rate_of
 from testbed.experiments.runs.run_words import way_of
 
-CHEAPEST, LEAST, NOT_COMPARABLE = "cheapest", "least by these costs", "not comparable"
+CHEAPEST, LEAST = "cheapest", "least by these costs"
 
 
 @dataclass(frozen=True)
@@ -75,9 +75,9 @@ def _difference(verdict: Keeps, plan: Plan) -> str:
     if verdict is best:
         return LEAST if plan.incomparable else CHEAPEST
     error = error_between(verdict.candidate, best.candidate)
-    of_costs = f" (costs of another origin; {error:.0%} of error for both)" if error else ""
-    is_open = verdict in plan.incomparable
-    return (NOT_COMPARABLE if is_open else plan.mode.difference(verdict, best)) + of_costs
+    if verdict in plan.incomparable:
+        return not_comparable(error)
+    return f"{plan.mode.difference(verdict, best)}{of_both(error)}"
 
 
 def _kept(verdict: Keeps, rank: int, plan: Plan) -> Row:

@@ -16,10 +16,10 @@ from testbed.experiments.look.pages.page import (
     whole_page,
 )
 from testbed.experiments.plan.bottlenecks import broken
+from testbed.experiments.plan.cost_errors import NOT_COMPARABLE
 from testbed.experiments.plan.deployment_plan import AT_LOAD, Plan
 from testbed.experiments.plan.rows import (
     CHEAPEST,
-    NOT_COMPARABLE,
     Row,
     per_gpu,
     per_user,

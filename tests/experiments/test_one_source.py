@@ -6,7 +6,14 @@ import pytest
 from test_json_answers import check
 
 import testbed as testbed_api
-from testbed.experiments.cli.json_answers import ComparedCapacities
+from testbed.experiments.cli.capacity_lines import compared_lines
+from testbed.experiments.cli.json_answers import (
+    CapacityAnswer,
+    ComparedCapacities,
+    SeedCapacity,
+    compared_capacities,
+)
+from testbed.experiments.plan.cost_errors import NOT_COMPARABLE
 from testbed.experiments.runs.compose import configured
 from testbed.experiments.runs.one_source import OF_ONE_SOURCE, sources_differ
 from testbed.experiments.runs.sweep_words import sweep_points
@@ -91,7 +98,28 @@ def test_capacities_of_two_servers_are_compared_on_the_same_seeds(testbed):
     steps = max(server["capacity"]["step"] for server in answer["servers"])
     assert second["difference_half_width"] >= steps
     table = testbed(*words)[1]
-    assert "--kv-cache-dtype fp8 less plain, on the same seeds: " in table
+    start = "--kv-cache-dtype fp8 less plain, on the same seeds: "
+    assert start in table
+    is_hidden = max(means) / min(means) - 1 < second["cost_error"]
+    assert (second["is_comparable"], NOT_COMPARABLE in table) == (not is_hidden, is_hidden)
+
+
+@pytest.mark.parametrize(("error", "is_comparable"), [(0.0, True), (0.2, True), (0.3, False)])
+def test_a_difference_that_errors_of_both_costs_may_turn_is_not_compared(error, is_comparable):
+    """A quarter more requests/s, whichever of the servers is the first."""
+    for rates in ((4.0, 5.0), (5.0, 4.0)):
+        answers = {f"{rate}": of_rate(rate) for rate in rates}
+        errors = dict.fromkeys(answers, error)
+        first, second = compared_capacities(answers, errors, []).servers
+        assert second.is_comparable == is_comparable
+        lines = compared_lines([first, second])
+        assert any(NOT_COMPARABLE in line for line in lines) != is_comparable
+
+
+def of_rate(rate):
+    """The answer of a search with one seed."""
+    seed = SeedCapacity(0, rate, 0.9, rate, rate, rate, [], "")
+    return CapacityAnswer(rate, None, 0.1, 0.0, 0.9, 0.0, "", "", "", "", "", [seed], [])
 
 
 def test_a_sweep_with_and_without_prefill_apart_is_paired():

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from testbed.experiments.plan.at_capacity import difference_at_capacity
-from testbed.experiments.plan.cost_errors import error_between
+from testbed.experiments.plan.cost_errors import NOT_COMPARABLE, error_between
 from testbed.experiments.plan.deployment_plan import Request, planned
 from testbed.experiments.plan.prices import GpuHours, Prices
-from testbed.experiments.plan.rows import LEAST, NOT_COMPARABLE, rows_of
+from testbed.experiments.plan.rows import LEAST, rows_of
 from testbed.experiments.plan.shown import lines_of
 from testbed.experiments.plan.space import candidate_of, deployments
 from testbed.experiments.plan.verdicts import Keeps, per_million
