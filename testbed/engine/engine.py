@@ -375,7 +375,7 @@ class Engine:
         promised = plan.guaranteed_steps
         if type(promised) is not int or promised < 0 or type(plan.wake_ps) is not int:
             raise audit.wrong_promise(self.scheduler, plan)
-        left = self.outputs.steps_to_end()
+        left = self.outputs.steps_to_change()
         return min(1 + promised, left, self.meter.max_steps(usage))
 
     def _plan_ahead(self, flight: Flight) -> Generator[Any, None, None]:

@@ -72,7 +72,7 @@ class FusedPath:
         self._steady.repeats = self._steady.is_promised = True
         self._steady.num_swapped = 0
         self._is_steady = scheduler.is_steady and not cost.windows
-        self._steps_to_end = 0  # from the beginning of a span, if it was asked
+        self._steps_to_change = 0  # from the beginning of a span, if it was asked
         assert scheduler.memory.predicts is not None, "a SpanMeter measures by footprints"
         self._predicts = scheduler.memory.predicts
         layered = scheduler.memory.layered
@@ -192,7 +192,7 @@ class FusedPath:
         if self._is_checked:
             audit.check_decode(self._cost, flight.work, durations)
         first_ps, growth_ps, most = durations
-        steps = self._steps_to_end = self._outputs.steps_to_end()
+        steps = self._steps_to_change = self._outputs.steps_to_change()
         if steps > promised:  # by comparisons: `min` takes as long as twenty of them
             steps = 1 + promised
         if steps > most:
@@ -221,7 +221,7 @@ class FusedPath:
             return
         steps, batch, advance, results = flight.steps, self._state.batch, self._advance, NOTHING
         finished: list[SequenceGroup] = []
-        if not flight.repeats or steps >= self._steps_to_end:
+        if not flight.repeats or steps >= self._steps_to_change:
             results = self._outputs.decoded(steps)
         if not flight.is_promised:
             _, finished, grown = self._scheduler.commit(flight.plan, steps, results)

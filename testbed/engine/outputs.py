@@ -59,9 +59,9 @@ class Outputs:
         self._joined.pop(request_id, None)
         return self.requests.pop(request_id)
 
-    def steps_to_end(self) -> int:
-        """Steps after which the next group of the batch has its whole output, or a beam request
-        other candidates. The batch is not empty.
+    def steps_to_change(self) -> int:
+        """Steps after which the next group of the batch has its whole output, or until the
+        candidates of a beam request change. The batch is not empty.
         """
         ends, end_step = self._ends, self._end_step
         while end_step.get(ends[0][1]) != ends[0][0]:

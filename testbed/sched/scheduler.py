@@ -59,8 +59,9 @@ class Scheduler(ABC):
         drafting: the drafts; None without a drafter.
         steps_in_turn: its sequences decode one by one, in no batch (Plan.drafts).
         is_steady: its `plan` only takes promised steps of the batch while `is_decoding`, and its
-            `commit` then only advances the batch if no output has ended. The class of a scheduler
-            says so itself (`has_steady_plans`): one derived from it may plan otherwise.
+            `commit` then only advances the batch if no output has ended and no beam has other
+            candidates. The class of a scheduler says so itself (`has_steady_plans`): one derived
+            from it may plan otherwise.
     """
 
     state_class: ClassVar[type[SchedulerState]] = SchedulerState

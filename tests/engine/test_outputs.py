@@ -21,7 +21,7 @@ def test_an_output_that_ends_early_ends_with_the_next_token(kind):
     driver.step()
     driver.outputs.end_with_next(early)
     assert driver.outputs.requests[0].output_len == driver.outputs.lengths[0] == 3
-    assert driver.outputs.steps_to_end() == 1
+    assert driver.outputs.steps_to_change() == 1
     assert driver.step()[1].finished == [early]
     assert early.num_generated == 3
     while other.num_generated < 6:

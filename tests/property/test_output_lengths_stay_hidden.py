@@ -273,7 +273,7 @@ def test_guaranteed_steps_limited_by_output_length_is_detected(monkeypatch):
     def offered(scheduler, plan):
         offer(scheduler, plan)
         if plan.guaranteed_steps:
-            scheduler.policy.max_seq_len(engines[-1].steps_to_end(), 1)
+            scheduler.policy.max_seq_len(engines[-1].steps_to_change(), 1)
 
     monkeypatch.setattr(Outputs, "__init__", started)
     monkeypatch.setattr(IterationLevel, "enable_fast_forward", offered)
@@ -290,7 +290,7 @@ def test_output_lengths_behind_an_attribute_are_detected(hidden, monkeypatch):
         state.policy.notes = {
             "closure": lambda: lengths,
             "default": lambda known=lengths: known,
-            "bound method": outputs.steps_to_end,
+            "bound method": outputs.steps_to_change,
             "container": deque([{"known": (lengths,)}]),
         }[hidden]
 
