@@ -6,16 +6,20 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from testbed.core.errors import InputError
+from testbed.core.errors import DoesNotStart, InputError
 from testbed.core.hf_config import model_of
+from testbed.core.model_files import model_names
 from testbed.core.specs import ModelSpec
+from testbed.experiments.runs.model_naming import name_of
 from testbed.experiments.vllm_server.named import cached_config
+from testbed.vllm.eagle_classes import class_of_drafter, has_class
 from testbed.vllm.releases import Release
 from testbed.vllm.server import Speculative
 
 EAGLE, EAGLE3 = "eagle", "eagle3"
 USUAL_STATES = 3
 LAYERS = "speculation.layers"
+PLACE = "vllm serve: --speculative-config"
 
 
 def eagle_of(
@@ -23,23 +27,65 @@ def eagle_of(
 ) -> Speculative:
     """The drafter that a command's model names: the folder of its config.json, or a name, whose
     config.json is looked for in the cache of Hugging Face. Raises InputError for a drafter whose
-    layers are not Llama's, and for one without a config.json beside a model of experts.
+    layers are not Llama's, for one without a class in vLLM or with states of another size, for a
+    whole model, and for one without a config.json beside a model of experts.
     """
     config = Path(name) / "config.json"
     path = config if config.is_file() else cached_config(name)
     if path is None:
+        _check_no_model(name)
         _check_dense(name, model)
         return _usual(method, name, num_drafts)
     values = json.loads(path.read_text(encoding="utf-8"))
-    sizes = _sizes(method, path, values)
-    return _speculative(method, num_drafts, sizes, _num_states(values, release), ())
+    sizes, num_states = _sizes(method, path, values), _num_states(values, release)
+    _check_class(method, name, values, release)
+    is_joined = method == EAGLE3 and num_states > 0
+    joined = (is_joined and values.get("target_hidden_size")) or sizes["hidden_size"]
+    _check_joined(name, joined, model)
+    return _speculative(method, num_drafts, sizes, num_states, ())
+
+
+def _check_no_model(name: str) -> None:
+    """Raise InputError for the name of a whole model that ships."""
+    if name_of(name, model_names()).model in model_names():
+        raise InputError(
+            key=f"{PLACE}: model={name}",
+            problem="is a whole model, and no drafter of EAGLE",
+            remedy="method draft_model drafts with one",
+        )
+
+
+def _check_class(method: str, name: str, values: Mapping[str, Any], release: Release) -> None:
+    """Raise InputError for an architecture without a class in the release."""
+    listed = values.get("architectures")
+    named = listed if isinstance(listed, list) else []
+    wanted = [class_of_drafter(str(one), is_third=method == EAGLE3) for one in named]
+    if wanted and not any(has_class(release, one) for one in wanted):
+        raise DoesNotStart(
+            key=PLACE,
+            problem=f"model={name}: vLLM {release.number} has no {', '.join(wanted)}",
+            remedy="leave it out to see the server without it",
+        )
+
+
+def _check_joined(name: str, joined: object, model: ModelSpec) -> None:
+    """Raise InputError for a drafter that reads hidden states of another size than the model's."""
+    if joined != model.hidden_size:
+        raise InputError(
+            key=f"{PLACE}: model={name}",
+            problem=(
+                f"reads hidden states of {joined} values (target_hidden_size, else hidden_size), "
+                f"and {model.name} has {model.hidden_size}"
+            ),
+            remedy="give a drafter of this model",
+        )
 
 
 def _check_dense(name: str, model: ModelSpec) -> None:
     """Raise InputError for a model from which a drafter's dense network cannot have its columns."""
     if model.experts is not None and model.latent is None:
         raise InputError(
-            key=f"vllm serve: --speculative-config: model={name}",
+            key=f"{PLACE}: model={name}",
             problem=f"its config.json is not at hand, and {model.name} has experts",
             remedy='give as "model" the folder of its config.json',
         )
@@ -62,7 +108,7 @@ def _sizes(method: str, path: Path, values: Mapping[str, Any]) -> dict[str, int]
     shape = model_of(path)
     if not shape.is_plain or shape.ffn_matrices != 3:
         raise InputError(
-            key=f"vllm serve: --speculative-config: {path}",
+            key=f"{PLACE}: {path}",
             problem="its layers are not Llama's: such a drafter is not modelled",
             remedy="leave it out to see the server without it",
         )

@@ -178,6 +178,37 @@ def test_beside_experts_the_folder_of_a_drafter_gives_its_columns(tmp_path):
     assert fit_of(drafting("Qwen/Qwen3-30B-A3B", "eagle3", drafter), "h100-80gb").drafter_gib > 0
 
 
+QWEN2 = LAYER | {"model_type": "qwen2", "architectures": ["Qwen2ForCausalLM"]}
+NARROW = {"hidden_size": 512, "num_attention_heads": 8}
+QWEN3 = EAGLE3 | {"architectures": ["Eagle3Qwen3ForCausalLM"]}
+
+
+@pytest.mark.parametrize(
+    ("method", "config", "release", "problem"),
+    [
+        ("eagle", QWEN2, "0.33", "no EagleQwen2ForCausalLM"),
+        ("eagle", EAGLE3, "0.33", "no EagleLlamaForCausalLMEagle3"),
+        ("eagle3", QWEN3, "0.20", "no Eagle3Qwen3ForCausalLM"),
+        ("eagle3", EAGLE3 | NARROW, "0.33", "hidden states of 512"),
+        ("eagle", LAYER | NARROW | {"target_hidden_size": 1024}, "0.33", "hidden states of 512"),
+    ],
+)
+def test_a_drafter_that_cannot_draft_for_the_model_is_refused(
+    tmp_path, method, config, release, problem
+):
+    """As vLLM's registry and the projections of llama_eagle.py and llama_eagle3.py have it."""
+    model = folder_of(tmp_path / "model", TARGET)
+    drafter = folder_of(tmp_path / "drafter", config)
+    with pytest.raises(InputError, match=problem):
+        fit_of(drafting(model, method, drafter), "h100-80gb", release_numbered(release))
+
+
+def test_a_whole_model_is_no_drafter_of_eagle():
+    command = drafting("Qwen/Qwen2.5-7B-Instruct", "eagle", "Qwen/Qwen2.5-0.5B-Instruct")
+    with pytest.raises(InputError, match="whole model"):
+        fit_of(command, "h100-80gb")
+
+
 def test_a_drafter_of_other_layers_is_refused(tmp_path):
     model = folder_of(tmp_path / "model", TARGET)
     drafter = folder_of(tmp_path / "drafter", EAGLE3 | {"model_type": "opt", "ffn_dim": 2816})
