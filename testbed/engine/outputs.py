@@ -60,7 +60,7 @@ class Outputs:
         return self.requests.pop(request_id)
 
     def steps_to_change(self) -> int:
-        """Steps after which the next group of the batch has its whole output, or until the
+        """Steps after which the next group of the batch has its whole output, or the
         candidates of a beam request change. The batch is not empty.
         """
         ends, end_step = self._ends, self._end_step

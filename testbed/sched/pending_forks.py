@@ -30,19 +30,24 @@ class PendingForks:
             else:
                 child.set_counts(num_slots=parent.num_slots, num_stored=parent.num_stored)
         self.num_forks += 1
-        if ops is not NO_OPS and ops != NO_OPS:
-            self.copies.append((group, ops))
+        if ops is not NO_OPS:
+            self._ask(group, ops)
 
     def fork_members(self, group: SequenceGroup, parents: tuple[Replacement, ...]) -> None:
         """`fork` of sequences of a group of the batch, by place."""
-        fork, seqs, copies = self.memory.give_tokens, group.sequences, self.copies
+        fork, seqs = self.memory.give_tokens, group.sequences
         for parent, child in parents:
             seq = seqs[child]
             seq.change_table()
             ops = fork(seqs[parent], seq)
-            if ops is not NO_OPS and ops != NO_OPS:
-                copies.append((group, ops))
+            if ops is not NO_OPS:
+                self._ask(group, ops)
         self.num_forks += len(parents)
+
+    def _ask(self, group: SequenceGroup, ops: Ops) -> None:
+        """The next plan makes these copies for the group, if there are any."""
+        if ops != NO_OPS:
+            self.copies.append((group, ops))
 
     def drop_copies_of(self, group: SequenceGroup) -> None:
         """The group does not run any more: its copies need not be made."""
