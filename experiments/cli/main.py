@@ -30,6 +30,7 @@ LIBRARIES = {  # what they would do at their import, and no command needs
     "PYDANTIC_DISABLE_PLUGINS": "true",  # else pydantic reads the metadata of all packages
     "OPENBLAS_NUM_THREADS": "1",  # else NumPy starts a thread for each core
 }
+AGAIN_S = 0.05  # from a termination that a callback has swallowed to the next
 RESERVE_BYTES = 1 << 20  # freed before the line that says that memory does not suffice
 
 
@@ -65,6 +66,7 @@ def main(words: Sequence[str] | None = None) -> int:
             os.environ.setdefault(name, value)
         if threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGTERM, _terminated)
+            sys.unraisablehook = _terminated_again
     _write_whole_lines()
     try:
         reserve = bytearray(RESERVE_BYTES)
@@ -94,7 +96,8 @@ def _ended(words: Sequence[str]) -> int:
         from testbed.experiments.runs.error_lines import error_behind
 
         # The clean-up of an interrupt may raise this error, as that of a half-made OmegaConf node.
-        if stopped_by := error_behind(error, KeyboardInterrupt):
+        stopped_by = error_behind(error, KeyboardInterrupt) or _termination(options)
+        if stopped_by is not None:
             return _stopped(stopped_by, words, options)
         if options.debug:
             raise
@@ -208,6 +211,23 @@ def _terminated(number: int, frame: FrameType | None) -> NoReturn:
     # A second SIGTERM must not interrupt the clean-up.
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     raise Terminated
+
+
+def _terminated_again(dropped: "sys.UnraisableHookArgs") -> None:
+    """Python drops an exception that a callback raises, as one of importlib's: if that ended the
+    process, end it once more when the callback has returned.
+    """
+    if not isinstance(dropped.exc_value, Terminated):
+        sys.__unraisablehook__(dropped)
+        return
+    signal.signal(signal.SIGTERM, _terminated)
+    threading.Timer(AGAIN_S, signal.raise_signal, [signal.SIGTERM]).start()
+
+
+def _termination(options: CommonOptions) -> KeyboardInterrupt | None:
+    """The end of the process that an error hides, if a library has made that of a Terminated."""
+    is_ended = options.is_over or signal.getsignal(signal.SIGTERM) is signal.SIG_IGN
+    return Terminated() if is_ended else None
 
 
 def _stopped(stopped: KeyboardInterrupt, words: Sequence[str], options: CommonOptions) -> int:

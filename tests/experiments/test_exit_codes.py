@@ -271,3 +271,34 @@ def test_a_process_without_a_terminal_has_the_same_codes(command, tmp_path, word
     assert "\x1b" not in done.stdout + done.stderr
     assert bool(done.stdout) == (expected == 1)
     assert done.stdout == "" or json.loads(done.stdout)
+
+
+SWALLOWED = """
+import os, signal, weakref
+class Thing: pass
+thing = Thing()
+reference = weakref.ref(thing, lambda _: os.kill(os.getpid(), signal.SIGTERM))
+del thing
+"""
+REPLACED = """
+import os, signal
+text = ""
+try:
+    os.kill(os.getpid(), signal.SIGTERM)
+except KeyboardInterrupt as error:
+    text = repr(error)
+raise ValueError(text)
+"""
+
+
+@pytest.mark.parametrize("source", [SWALLOWED, REPLACED], ids=["callback", "other error"])
+def test_a_termination_that_another_library_loses_ends_the_process(command, tmp_path, source):
+    (tmp_path / "losing.py").write_text(
+        f"{source}\nfrom testbed.memory.paged.paged import Paged as Losing\n"
+    )
+    words = ("run", "policy=losing:Losing", "arrivals.duration_s=400000")
+    done = subprocess.run(
+        [*command, *words], cwd=tmp_path, capture_output=True, text=True, timeout=60
+    )
+    assert (done.returncode, done.stdout) == (exit_codes.TERMINATED, "")
+    assert done.stderr.count("testbed: terminated") == 1
