@@ -95,6 +95,14 @@ def two_points(options):
     return options
 
 
+def with_option(options, name, value):
+    """The options, this one with the value."""
+    if name not in options:
+        return [*options, name, value]
+    place = options.index(name)
+    return [*options[: place + 1], value, *options[place + 2 :]]
+
+
 def short(words):
     """The same command with little to do, in this process: little time, few values; an option's
     last value counts.
@@ -108,9 +116,9 @@ def short(words):
     untimed = {f"arrivals={name}" for name in ("replay", "sessions", "closed_loop")}
     timed = not untimed.intersection(options)
     if "--seeds" in options:
-        options[options.index("--seeds") + 1] = "2"
+        options = with_option(options, "--seeds", "2")
     elif command == "capacity":
-        options += ["--seeds", "1", "--precision", "1"]
+        options = with_option(with_option(options, "--seeds", "1"), "--precision", "1")
     if command in ("run", "capacity", "plan", "hits") and timed:
         seconds = 120 if is_named(options) else 5
         options = [word for word in options if not word.startswith(LONG)] + [f"{LONG}{seconds}"]
