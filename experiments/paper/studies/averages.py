@@ -61,8 +61,15 @@ class Averages(Study):
             first, second = compared.split(" vs ")
             of_first = means[figure, setting, first, quantity]
             of_second = means[figure, setting, second, quantity]
-            value = float(of_first / of_second)
-            findings.append(Finding(figure, setting, compared, ratio, value))
+            findings.append(
+                Finding(
+                    figure=figure,
+                    setting=setting,
+                    system=compared,
+                    quantity=ratio,
+                    simulated=float(of_first / of_second),
+                )
+            )
         return findings
 
     def averages(
@@ -103,12 +110,23 @@ class Savings(Averages):
         shares = [value * n / (n - 1) for value, n in zip(parallel, WIDTHS, strict=True)]
         share = sum(shares) / len(WIDTHS)
         place = "sec6.3", "opt-13b alpaca parallel sampling", "vllm", "prompt_share_of_kv"
-        saving = "vllm", "memory_saving"
         return [
             *(finding for finding in super().findings(table) if finding.figure != "sec6.3"),
             Finding(*place, share, note="from the savings of Figure 15a"),
-            Finding("sec6.3", "opt-13b sharegpt parallel 2..6", *saving, sharegpt),
-            Finding("sec6.3", "opt-13b sharegpt beam 2..6", *saving, beams),
+            Finding(
+                figure="sec6.3",
+                setting="opt-13b sharegpt parallel 2..6",
+                system="vllm",
+                quantity="memory_saving",
+                simulated=sharegpt,
+            ),
+            Finding(
+                figure="sec6.3",
+                setting="opt-13b sharegpt beam 2..6",
+                system="vllm",
+                quantity="memory_saving",
+                simulated=beams,
+            ),
         ]
 
 
@@ -167,13 +185,19 @@ class Lengths(Study):
             "simulated"
         ]
         findings = [
-            Finding("fig11", setting, "", quantity, value)
+            Finding(figure="fig11", setting=setting, system="", quantity=quantity, simulated=value)
             for (setting, quantity), value in means.items()
         ]
         for side in ("input", "output"):
-            ratio = float(means["sharegpt", f"mean_{side}"] / means["alpaca", f"mean_{side}"])
+            ratio = means["sharegpt", f"mean_{side}"] / means["alpaca", f"mean_{side}"]
             findings.append(
-                Finding("fig11", "sharegpt over alpaca", "", f"mean_{side}_ratio", ratio)
+                Finding(
+                    figure="fig11",
+                    setting="sharegpt over alpaca",
+                    system="",
+                    quantity=f"mean_{side}_ratio",
+                    simulated=float(ratio),
+                )
             )
         return findings
 

@@ -119,8 +119,13 @@ def tails_over_whole(figure: str, table: pd.DataFrame) -> list[Finding]:
         return []
     tokens = table.pivot_table(index="block_size", columns="system", values="recomputed_tokens")
     percent = (100 * tokens[TAILS] / tokens["recompute"]).reset_index(name="percent")
-    columns = {"percent": "recomputed tokens (% of whole groups)"}
-    return reported(figure, percent, "blocks of {block_size}", TAILS, columns)
+    return reported(
+        figure,
+        percent,
+        "blocks of {block_size}",
+        TAILS,
+        {"percent": "recomputed tokens (% of whole groups)"},
+    )
 
 
 @dataclass(kw_only=True)
@@ -228,7 +233,6 @@ class Recovery(BlockSizes):
         near = 1 - apart / self.swap_tolerance if swap.is_monotonic_decreasing else -1.0
         sizes = "fig19a", "block sizes 1..256"
         flat = 1 - float(recompute.max() / recompute.min() - 1) / FLAT
-        excess_of = "fig19a", "all block sizes", "recompute vs swap", "overhead_excess_max"
         excess = float(100 * (recompute / swap - 1).max())
         served = table[table["figure"] == self.figure]
         curves = served.groupby(["setting", "system", "block_size"])["simulated"].mean()
@@ -237,7 +241,14 @@ class Recovery(BlockSizes):
             Finding(
                 *sizes, "swap in + out", "overhead", f"{ends[0]:.0f} falling to {ends[1]:.0f}", near
             ),
-            Finding(*excess_of, excess, note=PEAK),
+            Finding(
+                figure="fig19a",
+                setting="all block sizes",
+                system="recompute vs swap",
+                quantity="overhead_excess_max",
+                simulated=excess,
+                note=PEAK,
+            ),
             *tails_over_whole(self.figure, served),
             *([comparable_sizes(self.figure, self.compare, curves)] if len(served) else []),
         ]

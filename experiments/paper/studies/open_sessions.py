@@ -112,12 +112,21 @@ class StoreRules(OpenSessions):
                 slower[AWARE] < slower[EAGER]
             ).all(),
         }
-        place = self.name, "LMCache PR 4499", AWARE
+        findings = reported(
+            self.name, curves, "live set over DRAM {live_over_dram:g}", "{rule}", RULE_COLUMNS
+        )
         return [
-            *reported(
-                self.name, curves, "live set over DRAM {live_over_dram:g}", "{rule}", RULE_COLUMNS
+            *findings,
+            *(
+                Finding(
+                    figure=self.name,
+                    setting="LMCache PR 4499",
+                    system=AWARE,
+                    quantity=claim,
+                    simulated="yes" if holds else "no",
+                )
+                for claim, holds in claims.items()
             ),
-            *(Finding(*place, claim, "yes" if held else "no") for claim, held in claims.items()),
         ]
 
 

@@ -68,12 +68,18 @@ class Speculating(Study):
         speeds = speed_ups(table)
         counted = speeds[speeds["memory"] == COUNTED]
         best = counted.groupby(["drafter", "acceptance", "rate"], sort=False)["speed_up"].max()
-        of_rate, by = best.reset_index(), "{drafter}, {acceptance:g}"
-        findings = reported(self.name, of_rate, "{rate:g} req/s", by, {"speed_up": "speed-up"})
+        of_rate, system = best.reset_index(), "{drafter}, {acceptance:g}"
+        columns = {"speed_up": "speed-up"}
+        findings = reported(self.name, of_rate, "{rate:g} req/s", system, columns)
         for drafter, errors in errors_without_memory(table).groupby("drafter", sort=False):
-            place = self.name, "all", str(drafter)
             findings += [
-                Finding(*place, f"largest error of the {name}", worst)
+                Finding(
+                    figure=self.name,
+                    setting="all",
+                    system=str(drafter),
+                    quantity=f"largest error of the {name}",
+                    simulated=worst,
+                )
                 for name, worst in _largest(errors).items()
             ]
         return findings
