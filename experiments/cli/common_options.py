@@ -12,7 +12,7 @@ from types import FrameType
 from typing import NamedTuple
 
 from testbed.core.errors import InputError
-from testbed.experiments.runs.notes import QUIET
+from testbed.experiments.runs.quiet import QUIET
 
 DEBUG_OPTION, LIMIT_OPTION = "--debug", "--time-limit"
 QUIET_OPTIONS = ("--quiet", "-q")

@@ -143,7 +143,7 @@ def _lines(answer: "Plan", *, sensitivity: bool) -> list[str]:
 
 def _print_json(answer: "Plan", lines: list[str]) -> None:
     from testbed.experiments.cli.output import print_json
-    from testbed.experiments.plan.rows import plan_answer
+    from testbed.experiments.plan.json_answer import plan_answer
 
     print_json(plan_answer(answer, lines))
 

@@ -19,10 +19,11 @@ from testbed.experiments.cli.working_folder import enter
 from testbed.experiments.runs.compose import configured
 from testbed.experiments.runs.error_lines import as_refusal
 from testbed.experiments.runs.launchers import launched
-from testbed.experiments.runs.notes import QUIET, print_notes
+from testbed.experiments.runs.notes import print_notes
 from testbed.experiments.runs.one_source import OF_ONE_SOURCE, WHY, sources_differ
 from testbed.experiments.runs.points import SEED, Point, differing
 from testbed.experiments.runs.progress import status_line
+from testbed.experiments.runs.quiet import QUIET
 from testbed.experiments.runs.replicated import COMMAND
 from testbed.experiments.runs.run_folder import run_into
 from testbed.experiments.runs.sweep_files import table_for

@@ -6,7 +6,8 @@ from typing import NamedTuple
 from testbed.experiments.mend.goals import NUMBERS, Goal, loss_of
 from testbed.experiments.mend.tried import Tried
 from testbed.run.summaries import costs_of
-from testbed.study.replications import Interval, deciding, holm
+from testbed.study.multiple_tests import deciding, holm
+from testbed.study.replications import Interval
 
 LEVEL = 0.05
 RELEVANT = 0.02  # of the goal's mean, below which a difference is no reason for a change

@@ -1,18 +1,15 @@
-"""Bounds of candidates at a rate and with a seed, from the requests of just that run; objectives
-that no rate keeps, before a search simulates any.
-"""
+"""Bounds of candidates at a rate and with a seed, from the requests of just that run."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
-from testbed.experiments.plan.bounds import DOES_NOT_FIT, MEMORY, Bounds, Reason
+from testbed.experiments.plan.bounds import Bounds, Reason
 from testbed.experiments.plan.demand import Demand, demand_of
 from testbed.experiments.plan.question import Question
-from testbed.experiments.plan.space import Candidate, Deployment
+from testbed.experiments.plan.space import Candidate
 from testbed.experiments.plan.time_bounds import Machine
 from testbed.run.config import RunConfig
-from testbed.study.knee import NotSustained
 
 MARGIN = 3.0  # standard errors of a share
 ENOUGH, HIGHEST = 100, 1e4  # requests that show their mean lengths; requests/s
@@ -82,25 +79,3 @@ def _at(config: RunConfig, seed: int, rate: float | None) -> RunConfig:
     if rate is None:
         return replace(config, seed=seed)
     return replace(config, seed=seed, arrivals=config.arrivals.updated(rate=rate))
-
-
-def check_possible(config: RunConfig, share: float) -> None:
-    """Raise NotSustained if no rate keeps the objectives of the config for this share of its
-    requests. The times of a GPU's engine have no bound.
-    """
-    if config.engine is not None:
-        return
-    question = Question(config.slo, share, (config.seed,), precision=0.0)
-    reason = Arithmetic(question).too_slow(Candidate(Deployment({}, ()), config))
-    if reason is None:
-        return
-    is_length = reason.limit in (DOES_NOT_FIT, MEMORY)
-    raise NotSustained(
-        key="slo",
-        problem=f"no rate keeps it for {100 * share:g}%: {reason.text}",
-        remedy=(
-            "send shorter requests, or raise model.max_len or the memory"
-            if is_length
-            else "raise that objective, or give a faster server"
-        ),
-    )

@@ -1,6 +1,4 @@
-"""The rows of a plan's table: numbers of each deployment, by verdict; and the answer of
-`testbed plan --json`, which has them all.
-"""
+"""The rows of a plan's table: numbers of each deployment, by verdict."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -128,32 +126,3 @@ def _output_len(outcome: Outcome) -> float:
 def _mean(values: Iterable[float]) -> float:
     listed = list(values)
     return sum(listed) / len(listed)
-
-
-@dataclass(frozen=True)
-class PlanAnswer:
-    """slo: the objectives in s by name; share: of the requests that must keep them. unit: of costs.
-    lines: what the command prints above its tables. deployments: the rows of the tables, in order.
-    """
-
-    slo: dict[str, float]
-    share: float
-    seeds: tuple[int, ...]
-    unit: str
-    num_simulations: int
-    lines: list[str]
-    deployments: list[Row]
-
-
-def plan_answer(plan: Plan, lines: list[str]) -> PlanAnswer:
-    """The question, the counts and every row. lines: what the command prints above its tables."""
-    question = plan.question
-    return PlanAnswer(
-        slo=question.objectives,
-        share=question.share,
-        seeds=question.seeds,
-        unit=plan.prices.unit,
-        num_simulations=plan.num_simulations,
-        lines=lines,
-        deployments=rows_of(plan),
-    )

@@ -153,7 +153,7 @@ class HydraFrontEnd:
 
     def check_possible(self, config: RunConfig, share: float) -> None:
         """Raise NotSustained if no rate keeps the objectives, as a plan finds without a run."""
-        from testbed.experiments.plan.arithmetic import check_possible
+        from testbed.experiments.plan.never_kept import check_possible
 
         check_possible(config, share)
 

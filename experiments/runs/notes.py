@@ -1,12 +1,8 @@
-"""Notes for people, on standard error: what stands behind an answer, beside it; and whether a
-command prints its answer alone.
-"""
+"""Notes for people, on standard error: what stands behind an answer, beside it."""
 
 import sys
 from collections.abc import Callable, Iterable
-from contextvars import ContextVar
 
-QUIET = ContextVar("quiet", default=False)
 OnNote = Callable[[str], None]
 
 

@@ -49,12 +49,15 @@ class UserRequests(Workload):
         """The columns that the requests have, of `session`, `priority` (0 is that of a request
         without) and `max_new_tokens`.
         """
-        unset = {"session": None, "priority": 0, "max_new_tokens": None}
-        return tuple(
-            name
-            for name, value in unset.items()
-            if any(getattr(request, name) != value for request in self.requests)
-        )
+        with_session = any(request.session is not None for request in self.requests)
+        with_priority = any(request.priority for request in self.requests)
+        declares = any(request.max_new_tokens is not None for request in self.requests)
+        named = {
+            "session": with_session,
+            "priority": with_priority,
+            "max_new_tokens": declares,
+        }
+        return tuple(name for name, is_there in named.items() if is_there)
 
     @property
     def has_samples(self) -> bool:

@@ -2,11 +2,10 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
-import anyio
 from fastapi import FastAPI, Request, Response
 from fastapi.responses import JSONResponse, StreamingResponse
 from starlette.exceptions import HTTPException
@@ -17,16 +16,13 @@ from testbed.serving.answers import Form
 from testbed.serving.api_errors import ApiError
 from testbed.serving.call import Call
 from testbed.serving.client_limits import Limits
+from testbed.serving.headers import DRAWN, IGNORED, LAG, MAX_LAG, SIMULATED
 from testbed.serving.live import Live
 from testbed.serving.prometheus_metrics import Metrics
 from testbed.serving.prompts import Prompts
 from testbed.serving.protocol import ChatBody, CompletionBody, Sampling, parsed
+from testbed.serving.rehearsal import rehearse
 
-# Headers that say what an answer is worth
-SIMULATED = "x-testbed-simulated"
-IGNORED = "x-testbed-ignored"
-DRAWN = "x-testbed-output-drawn-from"  # the length model of an answer's length
-LAG, MAX_LAG = "x-testbed-lag-seconds", "x-testbed-max-lag-seconds"
 COMPLETIONS, CHAT = "/v1/completions", "/v1/chat/completions"
 CLIENT_GONE = 499  # it has no reader
 METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -183,23 +179,3 @@ async def _no_such_path(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     refusal = ApiError(error.status_code, f"{request.method} of this path: {error.detail}")
     return JSONResponse(refusal.body, error.status_code)
-
-
-async def rehearse(app: FastAPI, paths: tuple[str, ...]) -> None:
-    """Send an empty body, which is refused before it reaches an engine, to each path, and begin a
-    group of tasks, as every stream does: FastAPI and AnyIO import and read their own parts at the
-    first request, 0.1 s that no clock of a simulation sees.
-    """
-    post = {"type": "http", "method": "POST", "query_string": b"", "headers": []}
-    for path in paths:
-        await app({**post, "path": path}, _no_body, _nowhere)
-    async with anyio.create_task_group():
-        pass
-
-
-async def _no_body() -> dict[str, Any]:
-    return {"type": "http.request", "body": b"", "more_body": False}
-
-
-async def _nowhere(message: Mapping[str, Any]) -> None:
-    """The answer has no reader."""

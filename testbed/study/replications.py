@@ -2,8 +2,7 @@
 
 The interval is Student's (95%, two-sided), which assumes that the runs' values are independent and
 about normal. Two systems that were run on the same seeds saw the same requests, so their
-differences are taken seed by seed before the mean. Several tests at once adjust their p-values: of
-eleven changes that do nothing, tests at 5% each find one better or worse in 43% of the searches.
+differences are taken seed by seed before the mean.
 """
 
 from collections.abc import Sequence
@@ -115,27 +114,3 @@ def _within(t: float, degrees: int) -> float:
 
 def _rounded(value: float, digits: int) -> str:
     return f"{value:,.{digits}g}" if abs(value) < 10**digits else f"{value:,.0f}"
-
-
-def holm(p_values: Sequence[float]) -> list[float]:
-    """The p-values adjusted for their number, in the same order (Holm, 1979): refusing every
-    hypothesis below a level refuses a true one with at most that probability.
-    """
-    count, largest = len(p_values), 0.0
-    adjusted = [0.0] * count
-    ascending = sorted(range(count), key=p_values.__getitem__)
-    for rank, index in enumerate(ascending):
-        largest = max(largest, min(1.0, (count - rank) * p_values[index]))
-        adjusted[index] = largest
-    return adjusted
-
-
-def deciding(difference: Interval, adjusted: float) -> Interval:
-    """A difference with the interval of its adjusted p-value: it includes zero exactly if that is
-    not below 1 - CONFIDENCE, however many were tested beside it.
-    """
-    if not difference.half_width or not difference.p_value:
-        return difference
-    num_tests, degrees = adjusted / difference.p_value, difference.num_values - 1
-    wider = student_t(degrees, 1 - (1 - CONFIDENCE) / num_tests) / student_t(degrees)
-    return difference._replace(half_width=wider * difference.half_width)

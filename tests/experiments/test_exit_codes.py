@@ -16,7 +16,7 @@ from testbed import experiments
 from testbed.experiments.cli import exit_codes, json_answers
 from testbed.experiments.cli.commands import COMMANDS
 from testbed.experiments.cli.common_options import CommonOptions
-from testbed.experiments.plan.rows import PlanAnswer
+from testbed.experiments.plan.json_answer import PlanAnswer
 from testbed.experiments.real.engine_fit import EngineFit
 from testbed.experiments.sglang_server.answer import SglangFit
 from testbed.experiments.vllm_server.answer import Fit

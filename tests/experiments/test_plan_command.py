@@ -14,7 +14,8 @@ from itertools import count
 import pytest
 from refusals import check_words
 
-from testbed.experiments.plan.rows import PlanAnswer, Row
+from testbed.experiments.plan.json_answer import PlanAnswer
+from testbed.experiments.plan.rows import Row
 
 WORKLOAD = ("trace=random", "trace.input_len=1500", "trace.output_len=16", "slo.ttft_s=1")
 LOAD = (*WORKLOAD, "arrivals.duration_s=3", "arrivals.rate=4", "seed=0")

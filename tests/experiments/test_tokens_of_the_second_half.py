@@ -2,7 +2,7 @@
 
 import pytest
 
-from testbed.experiments.runs.setting_remarks import remarks_on_first_tokens
+from testbed.experiments.runs.first_tokens import remarks_on_first_tokens
 
 
 def summary(half, whole, *, wait=1.0, latency=10.0):

@@ -17,7 +17,8 @@ from testbed.experiments.runs.compose import configured  # noqa: E402
 from testbed.serving.api_errors import ApiError  # noqa: E402
 from testbed.serving.chat_template import chat_template  # noqa: E402
 from testbed.serving.http_server import ServeOptions, make_service  # noqa: E402
-from testbed.serving.sequence_text import GeneratedText, StopStrings  # noqa: E402
+from testbed.serving.sequence_text import GeneratedText  # noqa: E402
+from testbed.serving.stop_strings import StopStrings  # noqa: E402
 from testbed.serving.tokenizer import FolderTokenizer  # noqa: E402
 
 README = Path(__file__).parents[2] / "README.md"

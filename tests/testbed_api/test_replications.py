@@ -5,7 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from testbed.study.replications import Interval, deciding, holm, interval, paired, student_t
+from testbed.study.multiple_tests import deciding, holm
+from testbed.study.replications import Interval, interval, paired, student_t
 
 
 @pytest.mark.parametrize(

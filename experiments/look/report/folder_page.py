@@ -3,7 +3,7 @@ folder.
 """
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pandas as pd
@@ -19,16 +19,15 @@ from testbed.experiments.look.compare.finished_run import FinishedRun, read_run
 from testbed.experiments.look.compare.tables import engines_table
 from testbed.experiments.look.pages.page import (
     NUMBER,
-    WORDS,
     Table,
     render,
     whole_page,
 )
 from testbed.experiments.look.report.reproduction_section import CARD, reproduction
+from testbed.experiments.look.report.setting_tables import columns_table, setting_tables
 from testbed.experiments.look.run_charts import charts_of
-from testbed.experiments.runs.points import Point, are_replicated, settings
+from testbed.experiments.runs.points import Point, are_replicated
 from testbed.experiments.runs.quantities import main_numbers, number, quantities
-from testbed.experiments.runs.replicated import difference_columns, explained, mean_columns
 from testbed.experiments.runs.sweep_table import futures_of, sweep_charts, varying
 from testbed.experiments.runs.whole_files import SUMMARY
 from testbed.run.metrics import in_words
@@ -163,28 +162,3 @@ def _costs(runs: Sequence[FinishedRun]) -> Markup:
             )
     profiles = [(title_of_text[text], text) for text in sorted(title_of_text)]
     return render("look/report/costs.html", costs=costs, profiles=profiles)
-
-
-def setting_tables(points: Sequence[Point]) -> list[Table]:
-    """Means with intervals; and if settings share their seeds, differences with theirs."""
-    groups = settings(points)
-    axes, means = mean_columns(groups)
-    results, same = varying(means)
-    caption = "; ".join(["All settings", explained(groups), *same])
-    left = {**axes, **futures_of([group.points[0] for group in groups])}
-    tables = [columns_table(caption, left, results)]
-    pairs, differences = difference_columns(groups)
-    if pairs:
-        shown, _ = varying(differences)
-        tables.append(columns_table("Differences on the same seeds", pairs, shown))
-    return tables
-
-
-def columns_table(
-    caption: str, left: Mapping[str, Sequence[str]], results: Mapping[str, Sequence[str]]
-) -> Table:
-    """A table of columns of words, and of numbers behind them."""
-    columns = {**left, **results}
-    rows = list(zip(*columns.values(), strict=True))
-    words = [WORDS if any(" " in cell for cell in cells) else "" for cells in left.values()]
-    return Table(caption, list(columns), rows, [*words, *[NUMBER] * len(results)])

@@ -1,0 +1,5 @@
+"""The option of commands to print their answer alone."""
+
+from contextvars import ContextVar
+
+QUIET = ContextVar("quiet", default=False)
