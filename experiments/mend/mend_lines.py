@@ -120,17 +120,23 @@ def _conclusion(mending: Mending) -> str:
 
 
 def _overload(best: Tried, mending: Mending) -> str:
-    """The load that the best change does not keep up with on half of the seeds or more: it stays
-    if the server does not either, else it begins with the change; empty without it.
+    """The load that the best change does not keep up with: it stays if the server does not either,
+    else it begins with the change; empty without it.
     """
-    num_seeds, without = len(mending.seeds), mending.server.num_overloaded
-    if 2 * best.num_overloaded < num_seeds:
+    if not _falls_behind(best, mending):
         return ""
+    num_seeds, without = len(mending.seeds), mending.server.num_overloaded
     return (
-        f"overload {'stays' if 2 * without >= num_seeds else 'begins'}: the server falls behind on "
+        f"overload {'stays' if _falls_behind(mending.server, mending) else 'begins'}: "
+        "the server falls behind on "
         f"{without} of {num_seeds} seeds, with the best change on {best.num_overloaded} (less "
         "load, or more GPUs: testbed plan); "
     )
+
+
+def _falls_behind(tried: Tried, mending: Mending) -> bool:
+    """Whether it falls behind on half of the seeds or more."""
+    return 2 * tried.num_overloaded >= len(mending.seeds)
 
 
 def _leaves_most(tried: Tried, mending: Mending) -> bool:
@@ -160,7 +166,7 @@ def _nothing_preempted(mending: Mending) -> str:
 
 def _whether_it_keeps_up(best: Tried, mending: Mending) -> str:
     """Empty if the overload has been said."""
-    if _overload(best, mending):
+    if _falls_behind(best, mending):
         return ""
     if best.num_overloaded:
         without, num_seeds = mending.server.num_overloaded, len(mending.seeds)
