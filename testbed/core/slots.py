@@ -378,7 +378,7 @@ class Granular(NamedTuple):
         Args:
             num_tokens: slots that it may write.
         """
-        return ceil_div(num_tokens, self.size) * self.size * self.slots_per_token
+        return -(-num_tokens // self.size) * self.size * self.slots_per_token
 
 
 class Stepped(NamedTuple):

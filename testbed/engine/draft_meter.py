@@ -26,9 +26,9 @@ class DraftMeter(PlainMeter):
         if not group.resident:
             return 0
         seq, predicts = group.sequences[0], self.memory.predicts
-        final_len = self.outputs.requests[group.request_id].final_len
+        final_len = seq.prompt_len + self.outputs.lengths[group.request_id]
         assert predicts is not None, "chosen for a policy that says its footprints"
-        num_slots = seq.num_slots
+        num_slots = seq.slots_offset  # as `num_slots`, outside a batch
         held = predicts.footprint(seq).slots_of(num_slots)
         used = final_len if final_len > num_slots else num_slots
         return held - used if held > used else 0

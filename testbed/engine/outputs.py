@@ -90,7 +90,7 @@ class Outputs:
             group, _, num_drafts = draft
             if draft.is_over:
                 continue
-            request_id, num_generated = group.request_id, group.num_generated
+            request_id, num_generated = group.request_id, group.generated_offset
             drawn = 0
             if num_drafts:
                 assert self._acceptance is not None, "a scheduler that drafts has one"
@@ -121,7 +121,7 @@ class Outputs:
         """`ended` of the requests with drafts."""
         for draft in plan.drafts:
             request_id = draft.group.request_id
-            num_generated = draft.group.num_generated + 1 + accepted.get(request_id, 0)
+            num_generated = draft.group.generated_offset + 1 + accepted.get(request_id, 0)
             if num_generated == self.lengths.get(request_id) and not draft.is_over:
                 yield request_id
 

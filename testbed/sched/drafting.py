@@ -27,8 +27,8 @@ class NoDrafts:
     num_lookahead = 0
     num_charged = 0
 
-    def num_drafts(self, group: SequenceGroup) -> int:
-        """The draft tokens that the next step of a decode verifies."""
+    def take(self, group: SequenceGroup) -> int:
+        """The number of drafts that were proposed for the group's next step, which is planned."""
         return 0
 
     def propose(
@@ -42,7 +42,7 @@ class NoDrafts:
         """
 
     def forget(self, group: SequenceGroup) -> None:
-        """The drafts that were proposed for the group are scheduled, or the group leaves."""
+        """The group leaves, or loses its slots: nothing is proposed for it any more."""
 
     def accept(self, draft: Draft, num_accepted: int) -> bool:
         """A step has verified its drafts, of which num_accepted became output tokens; whether the
@@ -66,8 +66,8 @@ class Drafting(NoDrafts):
         self.counts = DraftCounts()
         self._proposed: dict[int, int] = {}
 
-    def num_drafts(self, group: SequenceGroup) -> int:
-        return self._proposed.get(group.request_id, 0)
+    def take(self, group: SequenceGroup) -> int:
+        return self._proposed.pop(group.request_id, 0)
 
     def propose(
         self,
@@ -78,7 +78,7 @@ class Drafting(NoDrafts):
         for group in groups:
             if group.status is RUNNING:
                 request_id = group.request_id
-                asked = self.speculation.num_drafts(request_id, group.num_generated, batch_size)
+                asked = self.speculation.num_drafts(request_id, group.generated_offset, batch_size)
                 self._proposed[request_id] = min(asked, found.get(request_id, asked))
 
     def forget(self, group: SequenceGroup) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 
 from testbed.core.errors import InputError
 from testbed.core.sequence import FINISHED, RUNNING, SequenceGroup
+from testbed.core.slots import record
 from testbed.sched.drafting import NoDrafts
 from testbed.sched.plan import Draft, Outcome, Plan, Results
 from testbed.sched.preemption import (
@@ -96,8 +97,8 @@ class InTurn:
         fitting = self.max_len - 1 - num_computed
         if group.todo:
             return min(self.prompts.chunk_of(group, self._budget), fitting)
-        wanted = 1 + self.drafts.num_drafts(group)
-        return min(wanted, self.prompts.max_chunk_tokens, self._budget, fitting)
+        most = min(self.prompts.max_chunk_tokens, self._budget, fitting)
+        return min(1 + self.drafts.take(group), most) if most > 0 else 0
 
     def _has_slots(self, group: SequenceGroup, num_tokens: int, plan: Plan) -> bool:
         """Give the group slots for num_tokens tokens and the look-ahead; whether it has them."""
@@ -138,8 +139,7 @@ class InTurn:
         if group.todo:
             self.state.schedule_chunk(group, num_tokens, plan)
             return
-        plan.drafts.append(Draft(group, group.sequences[0], num_tokens - 1))
-        self.drafts.forget(group)
+        plan.drafts.append(record(Draft, (group, group.sequences[0], num_tokens - 1)))
         self.state.findable[group.request_id] = group.prefill_len
 
     def verify(self, plan: Plan, results: Results, outcome: Outcome) -> Outcome:
@@ -159,7 +159,7 @@ class InTurn:
         request_id = group.request_id
         num_accepted = results.accepted[request_id]
         returns_slots = self.drafts.accept(draft, num_accepted)
-        seq.num_stored += 1 + num_accepted
+        seq.stored_offset += 1 + num_accepted  # as `num_stored`, outside a batch
         group.generate(1 + num_accepted)
         if self.state.hashes_results:
             self.state.findable.pop(request_id, None)
@@ -215,4 +215,4 @@ class InTurn:
 
 def _num_computed(group: SequenceGroup) -> int:
     """Tokens that are stored when the plans in flight have run."""
-    return group.todo[0].num_stored if group.todo else group.sequences[0].num_stored
+    return group.todo[0].num_stored if group.todo else group.sequences[0].stored_offset

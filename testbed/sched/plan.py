@@ -50,7 +50,8 @@ class Draft(NamedTuple):
     @property
     def context(self) -> int:
         """Tokens that the iteration reads, its own included."""
-        return self.group.prefill_len + self.num_drafts
+        group = self.group  # in no batch
+        return group.request.prompt_len + group.generated_offset + self.num_drafts
 
     @property
     def is_over(self) -> bool:

@@ -1,11 +1,12 @@
 """The number of a request's draft tokens that the model accepts: plug-ins of the simulator."""
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from itertools import pairwise
 
 from testbed.core.errors import InputError
 from testbed.core.units import Count, Share
-from testbed.speculation.token_random import uniform
+from testbed.speculation.token_random import uniform, uniforms
 
 DRAFTS, STATES = 0, 1  # streams of random numbers
 ASSUMED = 0.7  # probability of a draft token, if nothing says how many are accepted
@@ -36,18 +37,20 @@ class ByToken(Acceptance):
         self.seed = seed
 
     @abstractmethod
-    def rate(self, request_id: int, position: int, place: int) -> float:
-        """The probability for the output token at `position`, as the draft token at `place`; both
-        from 0.
+    def rates(self, request_id: int, num_generated: int, num_drafts: int) -> Sequence[float]:
+        """The probabilities of the draft tokens, counted from the first, behind num_generated
+        output tokens; those that it leaves out are never accepted.
         """
 
     def accepted(self, request_id: int, num_generated: int, num_drafts: int) -> int:
-        for place in range(num_drafts):
-            position = num_generated + place
-            number = uniform(self.seed, request_id, position, DRAFTS)
-            if number >= self.rate(request_id, position, place):
-                return place
-        return num_drafts
+        rates = self.rates(request_id, num_generated, num_drafts)
+        numbers = uniforms(self.seed, request_id, num_generated, num_drafts, DRAFTS)
+        place = 0
+        for number, rate in zip(numbers, rates, strict=False):
+            if number >= rate:
+                break
+            place += 1
+        return place
 
 
 class Constant(ByToken):
@@ -57,8 +60,8 @@ class Constant(ByToken):
         super().__init__(seed)
         self._rate = rate
 
-    def rate(self, request_id: int, position: int, place: int) -> float:
-        return self._rate
+    def rates(self, request_id: int, num_generated: int, num_drafts: int) -> Sequence[float]:
+        return (self._rate,) * num_drafts
 
 
 class PerPosition(ByToken):
@@ -81,8 +84,8 @@ class PerPosition(ByToken):
         steps = pairwise([1.0, *rates])
         self._rates = [rate / before if before else 0.0 for before, rate in steps]
 
-    def rate(self, request_id: int, position: int, place: int) -> float:
-        return self._rates[place] if place < len(self._rates) else 0.0
+    def rates(self, request_id: int, num_generated: int, num_drafts: int) -> Sequence[float]:
+        return self._rates
 
 
 class Markov(ByToken):
@@ -113,8 +116,9 @@ class Markov(ByToken):
         self._leave = (to_hard, to_easy)
         self._states: dict[int, bytearray] = {}
 
-    def rate(self, request_id: int, position: int, place: int) -> float:
-        return self._rates[self._state(request_id, position)]
+    def rates(self, request_id: int, num_generated: int, num_drafts: int) -> Sequence[float]:
+        positions = range(num_generated, num_generated + num_drafts)
+        return [self._rates[self._state(request_id, position)] for position in positions]
 
     def _state(self, request_id: int, position: int) -> int:
         """0 in an easy passage, 1 in a hard one; the chain is drawn as far as it is read."""

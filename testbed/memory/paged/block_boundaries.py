@@ -46,7 +46,7 @@ class BlockIndex(BatchIndex):
         self.members.insert(place, (residue, blocks))
         self._serials.insert(place, serial)
         if blocks and blocks[-1] in self.pool.sharers and (offset + self.batch.extended) % size:
-            self.tails[seq.seq_id] = table  # as `shares_tail`
+            self.tails[seq.seq_id] = table  # the next token would be written there
 
     def removed(self, seq: Sequence) -> None:
         residues, (residue, serial) = self.residues, self._by_id.pop(seq.seq_id)

@@ -2,15 +2,10 @@
 have too before it writes to it.
 """
 
-from collections.abc import Collection, Container, Iterable
+from collections.abc import Collection, Iterable
 
 from testbed.core.slots import NO_OPS, Copy, Ops, record
 from testbed.memory.paged.block_table import BlockTable, Tables
-
-
-def shares_tail(sharers: Container[int], table: BlockTable, block_size: int) -> bool:
-    """True if others have its last block too, in which its next token would be written."""
-    return table.blocks[-1] in sharers and table.seq.num_slots % block_size > 0
 
 
 def copying_writers(tables: Tables, tails: Iterable[BlockTable]) -> list[BlockTable]:

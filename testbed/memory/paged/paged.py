@@ -41,7 +41,7 @@ from testbed.memory.leases import LeasingPolicy
 from testbed.memory.paged.block_boundaries import BlockIndex
 from testbed.memory.paged.block_pool import BlockPool
 from testbed.memory.paged.block_table import BlockTable, Tables, moving
-from testbed.memory.paged.copy_on_write import copy_tails, copying_writers, shares_tail
+from testbed.memory.paged.copy_on_write import copy_tails, copying_writers
 from testbed.memory.paged.shared_blocks import SharedBlocks
 from testbed.memory.paged.watermark import Watermark
 from testbed.memory.policy import PoolSpec, UnsupportedError
@@ -115,9 +115,10 @@ class BlockMemory(LeasingPolicy):
         if index is None:
             if len(batch.sequences) == 1:
                 [seq] = batch.sequences.values()
-                table = self._tables.of(seq)
-                if not shares_tail(self._pool.sharers, table, self.block_size):
-                    return self._extend_alone(table, num_tokens)
+                table, num_slots = self._tables.of(seq), seq.slots_offset + batch.extended
+                is_full = num_slots % self.block_size == 0  # others may have its last block too
+                if is_full or table.blocks[-1] not in self._pool.sharers:
+                    return self._extend_alone(table, num_slots, num_tokens)
             index = batch.index(self, self._index)
         num_seqs, num_free = len(batch.sequences), len(self._pool.free)
         writers = copying_writers(self._tables, index.tails.values()) if index.tails else ()
@@ -144,12 +145,12 @@ class BlockMemory(LeasingPolicy):
             return grant if evicted is NO_GROWTH else grant._replace(evicted=evicted)
         return record(Grant, (0, NO_OPS, index.grow(num_tokens), evicted, False))
 
-    def _extend_alone(self, table: BlockTable, num_tokens: int) -> Answer:
+    def _extend_alone(self, table: BlockTable, num_slots: int, num_tokens: int) -> Answer:
         """`extend` of one sequence that copies no block, such as a prompt's next chunk: as by an
         index, which it does not need.
         """
         size, pool, blocks = self.block_size, self._pool, table.blocks
-        num_slots, num_free, evicted = table.seq.num_slots, len(pool.free), NO_GROWTH
+        num_free, evicted = len(pool.free), NO_GROWTH
         needed = -(-(num_slots + num_tokens) // size) - len(blocks)
         first = -num_slots % size  # of the steps that take the blocks, which are `size` apart
         if needed > num_free:
