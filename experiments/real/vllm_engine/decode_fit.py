@@ -1,6 +1,6 @@
 """Decode iterations of a vLLM: a time for each number of sequences, and more for each token."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -38,24 +38,41 @@ class DecodeFit(NamedTuple):
         return rows.decode_context * np.interp(rows.decodes, self.num_seqs, self.per_token)
 
 
+class Batch(NamedTuple):
+    """The steady iterations of a number of decodes, and the slope that they give by themselves."""
+
+    rows: pd.DataFrame
+    slope: float | None
+
+
 def fit_decodes(
     steady: pd.DataFrame, graph_sizes: Sequence[int], smooth: Callable[[Sequence[float]], Floats]
 ) -> DecodeFit:
-    """A curve through the steady decode iterations.
+    """A curve through the steady decode iterations. Raises InputError without enough of them."""
+    return fit_batches(batches_of(steady, graph_sizes), smooth)
 
-    Slopes are the median of a batch's and its two neighbours', so that batches of one context take
-    the nearest slope. A batch that is padded to another size is left out. smooth: of the medians
-    by size. Raises InputError without enough iterations.
+
+def batches_of(steady: pd.DataFrame, graph_sizes: Sequence[int]) -> dict[int, Batch]:
+    """The batches that a curve goes through, by their size. A batch that is padded to another size
+    is left out.
     """
     is_size = steady.decodes.isin(graph_sizes) | (steady.decodes > max(graph_sizes, default=0))
-    batches = {
-        int(count): rows
+    return {
+        int(count): Batch(rows, slope_of(rows))
         for count, rows in steady[is_size].groupby("decodes")
         if len(rows) >= FEWEST
     }
-    slopes = {
-        count: each for count, rows in batches.items() if (each := slope_of(rows)) is not None
-    }
+
+
+def fit_batches(
+    batches: Mapping[int, Batch], smooth: Callable[[Sequence[float]], Floats]
+) -> DecodeFit:
+    """A curve through these batches.
+
+    Slopes are the median of a batch's and its two neighbours', so that batches of one context take
+    the nearest slope. smooth: of the medians by size. Raises InputError if no batch has a slope.
+    """
+    slopes = {count: each.slope for count, each in batches.items() if each.slope is not None}
     if not slopes:
         raise InputError(
             key="the logged iterations", problem="have no batch of decodes with several contexts"
@@ -63,12 +80,13 @@ def fit_decodes(
     between = median_of_neighbours(list(slopes.values()))
     counts = list(batches)
     per_token = np.interp(counts, list(slopes), between)
+    every = [batch.rows for batch in batches.values()]
     at_zero = [
         float(np.median(rows.ms - each * rows.decode_context))
-        for rows, each in zip(batches.values(), per_token, strict=True)
+        for rows, each in zip(every, per_token, strict=True)
     ]
     shape = DecodeFit(counts, smooth(at_zero), per_token)
-    level = _level(pd.concat(batches.values()), shape)
+    level = _level(pd.concat(every), shape)
     return DecodeFit(counts, level * shape.at_zero, level * per_token)
 
 

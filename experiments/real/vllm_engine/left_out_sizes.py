@@ -15,7 +15,7 @@ import pandas as pd
 from testbed.core.errors import InputError
 from testbed.core.specs import ModelSpec
 from testbed.cost.profile import ProfileCost, check_shard
-from testbed.experiments.real.vllm_engine.decode_fit import fit_decodes
+from testbed.experiments.real.vllm_engine.decode_fit import batches_of, fit_batches
 from testbed.experiments.real.vllm_engine.forms import BY_SIZE, OF_SUMS, Form
 from testbed.experiments.real.vllm_engine.logged_steps import KIND, lone_prompts, steady_decodes
 from testbed.experiments.real.vllm_engine.profile_check import (
@@ -69,14 +69,12 @@ def steady_left_out(steps: pd.DataFrame, machine: Machine, form: Form = OF_SUMS)
     """Decodes alone by their number, each left out but the smallest and the largest: mean real and
     predicted ms.
     """
-    sizes = sorted(machine.graph_sizes)
-    steady = steady_decodes(steps)
-    whole = fit_decodes(steady, sizes, form.of_decodes)
+    batches = batches_of(steady_decodes(steps), sorted(machine.graph_sizes))
     found = []
-    for size in whole.num_seqs[1:-1]:
-        own = steady[steady.decodes == size]
-        fit = fit_decodes(steady[steady.decodes != size], sizes, form.of_decodes)
-        predicted = fit.each_ms(own.decodes, own.decode_context)
+    for size in fit_batches(batches, form.of_decodes).num_seqs[1:-1]:
+        own = batches[size].rows
+        others = {count: each for count, each in batches.items() if count != size}
+        predicted = fit_batches(others, form.of_decodes).each_ms(own.decodes, own.decode_context)
         found.append((size, float(own.ms.mean()), float(np.mean(predicted))))
     return pd.DataFrame(found, columns=["decodes", "real", "predicted"])
 
