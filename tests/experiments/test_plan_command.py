@@ -120,7 +120,7 @@ def test_a_plan_says_that_its_runs_are_too_short(testbed):
     """As `testbed capacity` does, however coarse the search is: an empty server fills for a large
     share of two seconds.
     """
-    for precision in ("0.02", "1.5"):
+    for precision in ("0.2", "1.5"):
         lines = planned(testbed, *CAPACITY[:-1], precision)["lines"]
         assert sum("short runs" in line for line in lines) == 1
 
