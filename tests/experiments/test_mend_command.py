@@ -158,7 +158,7 @@ def test_an_slo_is_the_goal(testbed, mended):
     assert (counts[WORSE_AT_FIRST], counts[BETTER]) == (3, 4)
     assert of_slo["goal"] == GOODPUT == of_slo["server"]["numbers"][0]["quantity"]
     assert {INSIDE, PREEMPTIONS} <= set(numbers(of_slo["server"]))
-    by_preemptions = mended(20000, *words, "--by", "preemptions")[1]
+    by_preemptions = mended(20000, *words, "--by", "preemptions", "arrivals.duration_s=1")[1]
     assert by_preemptions["goal"] == PREEMPTIONS
     assert set(numbers(by_preemptions["server"])) == set(numbers(of_slo["server"]))
     line = ("mend", f"{SERVER} 2000", *LOAD)

@@ -74,9 +74,10 @@ def preset(model, gpu, release):
 
 
 def found_by(words, contents, gap_s=30, output_len=8):
+    outputs = [output_len] * (len(contents) - 1) + [8]  # no prompt finds the last one
     requests = [
-        Request(i, round(i * gap_s * 1e12), length, output_len, prompt_ids=ids, tokens_per_id=IDS)
-        for i, (length, ids) in enumerate(contents)
+        Request(i, round(i * gap_s * 1e12), length, output, prompt_ids=ids, tokens_per_id=IDS)
+        for i, ((length, ids), output) in enumerate(zip(contents, outputs, strict=True))
     ]
     config = front_end().configure(words, {"trace": requests})
     hits = run(config).requests["hit_tokens"]
@@ -254,6 +255,7 @@ def test_in_0_19_a_turn_finds_the_answer_before_it():
     each, limits = 4, "--max-model-len 32768 --max-num-seqs 64"
     words = expand(f"vllm serve {QWEN35} {limits} {CACHE}", ["gpu=h100-80gb", "release='0.19'"])
     turns, said = [], ()
+    outputs = (1700, 1700, 1700, 8)  # no turn finds the last one
     for turn, length in enumerate((4000, 5900, 7800, 9700)):
         ids = (*said, *range(10**6 * turn, 10**6 * turn + length // each - len(said)))
         first = 10**8 * (turn + 1)  # of what it answers
@@ -261,6 +263,6 @@ def test_in_0_19_a_turn_finds_the_answer_before_it():
         said = (*ids, *answer)
         arrival_ps = turn * 600 * 10**12
         named = {"prompt_ids": ids, "tokens_per_id": each, "answer_id": first}
-        turns.append(Request(turn, arrival_ps, length, 1700, **named))
+        turns.append(Request(turn, arrival_ps, length, outputs[turn], **named))
     config = front_end().configure(words, {"trace": turns})
     assert run(config).requests["hit_tokens"].tolist() == [0, 5488, 7056, 9408]

@@ -41,10 +41,11 @@ def sweep(testbed):
 
 
 def test_a_sweep_names_the_settings_that_are_overloaded(sweep):
-    lines = sweep("arrivals.rate=1,300", "arrivals.duration_s=2", "--seeds", "2")
+    long_prompts = ("trace.input_len=8000", "trace.output_len=2")
+    lines = sweep("arrivals.rate=1,30", "arrivals.duration_s=2", *long_prompts, "--seeds", "2")
     overloaded = [line for line in lines if "overloaded" in line]
     assert len(overloaded) == 2
-    assert all("arrivals.rate=300: overloaded on 2 of 2 seeds" in line for line in overloaded)
+    assert all("arrivals.rate=30: overloaded on 2 of 2 seeds" in line for line in overloaded)
 
 
 def test_a_long_command_leaves_room_for_the_numbers(sweep):

@@ -119,16 +119,16 @@ def test_a_trace_that_the_user_must_give_is_asked_for_before_the_first_run(testb
     assert not list(tmp_path.rglob("*.csv")), "fig2 ran, for nothing"
 
 
-def in_a_minute(name, overrides=()):
-    """A study whose runs take a minute of arrivals."""
+def with_few_arrivals(name, overrides=()):
+    """A study whose runs take 15 seconds of arrivals."""
     study = load(name, overrides)
-    return replace(study, common=[*study.common, "arrivals.duration_s=60", "window_s=[20,60]"])
+    return replace(study, common=[*study.common, "arrivals.duration_s=15", "window_s=[5,15]"])
 
 
 def test_a_file_of_lengths_replaces_its_model_and_a_profile_has_a_column_of_its_gpu(
     card, tmp_path, monkeypatch
 ):
-    monkeypatch.setattr(reproduction, "load", in_a_minute)
+    monkeypatch.setattr(reproduction, "load", with_few_arrivals)
     (tmp_path / "lengths.csv").write_text("input_tokens,output_tokens\n128,64\n64,32\n")
     words = ("--lengths", "sharegpt=lengths.csv", "--profile", "h200-llama-13b-tp1")
     rows, out = card("table1", "fig2", *words), tmp_path / "out"

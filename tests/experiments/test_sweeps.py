@@ -73,7 +73,7 @@ def wait_until(reached, work):
 
 
 def test_killed_sweep_keeps_finished_points(testbed, command, tmp_path):
-    points = "run", "-m", "outputs=summary", "arrivals.duration_s=30,31"
+    points = "run", "-m", "outputs=summary", "arrivals.duration_s=5,6"
     endless = [*command, *points[:-1], f"{points[-1]},2000000"]
     sweep = subprocess.Popen(endless, cwd=tmp_path, stdout=subprocess.DEVNULL)
     wait_until(lambda: len(summaries(tmp_path)) == 2, sweep)
@@ -81,7 +81,7 @@ def test_killed_sweep_keeps_finished_points(testbed, command, tmp_path):
     sweep.wait()
     finished = summaries(tmp_path)
     assert all(json.loads(path.read_text())["requests"]["finished"] for path in finished)
-    code, output, _ = testbed(*points[:-1], f"{points[-1]},32")
+    code, output, _ = testbed(*points[:-1], f"{points[-1]},7")
     assert (code, output.count("complete already")) == (0, 2)
     after = summaries(tmp_path)
     assert len(after) == 3

@@ -136,7 +136,7 @@ def test_a_model_of_a_folder_is_taken_by_name_beside_a_command(testbed, tmp_path
     values = {key: value for key, value in shape.items() if value is not None}
     own = {"_target_": "testbed.core.specs.ModelSpec"} | values
     (tmp_path / "model" / "mine.yaml").write_text(json.dumps(own))
-    short = ("--low=60", "--high=240", "--precision=3", "--seeds=1", "slo.ttft_s=0.05")
+    short = ("--low=9", "--high=36", "--precision=3", "--seeds=1", "slo.ttft_s=0.05")
     of_ids = ("trace=guidellm", "trace.prompt_tokens=100", "trace.output_tokens=9")
     loads = {"capacity": (*short, "arrivals.duration_s=3"), "hits": (*of_ids, "--sizes=9")}
     words = (GPU, "--quiet", "--config-dir", str(tmp_path), "model=mine", *loads.get(way, ()))

@@ -451,7 +451,8 @@ def test_fits_imports_neither_numpy_nor_pandas():
 
 def test_gemma_by_a_command_is_the_manager_of_groups_by_hand():
     command = "vllm serve google/gemma-3-27b-it --max-model-len 8192 --gpu-memory-utilization 0.95"
-    load = {"duration_s": 6, "rate": 30, "gpu": "h100-80gb"}
+    lengths = {"trace.input_len": 512, "trace.output_len": 128, "trace.input_ratio": 0.5}
+    load = {"trace": "random", **lengths, "duration_s": 1, "rate": 150, "gpu": "h100-80gb"}
     by_command = testbed_library.simulate(from_vllm=command, **load).summary
     pool = 16_010 * 10 * 16 * 2 * 16 * 128 * 2 * 2**-30  # pages of 10 layers, 16 tokens
     by_hand = testbed_library.simulate(
