@@ -37,7 +37,7 @@ def curves():
         for panel in load("fig16").panels
     ]
     changes = {"limit": 0.05, "precision": 0.5, "num_seeds": 1, "panels": panels}
-    return replace(small("fig16", "arrivals.duration_s=30", **changes))
+    return small("fig16", "arrivals.duration_s=10", **changes)
 
 
 def prefixes():
@@ -92,14 +92,15 @@ STUDIES = {
     "fig13": lambda: small("fig13", *SHORT, systems=["orca-max", "orca-oracle", "vllm"]),
     "fig15": lambda: small(
         "fig15",
-        *SHORT,
+        "arrivals.duration_s=6",
+        "window_s=[3,6]",
         "cost.software.overhead_per_sequence_s=0",  # a slow server has no batch yet
     ),
     "fig16": curves,
     "fig18": lambda: small("fig18", "arrivals.duration_s=5", block_sizes=(16, 64)),
     "fig19": lambda: small(
         "fig19",
-        "arrivals.duration_s=15",
+        "arrivals.duration_s=10",
         "server.kv_memory_gib={opt-13b:2}",
         block_sizes=(16, 128),
     ),
