@@ -208,7 +208,7 @@ class HiCache(Radix):
         )
 
     def non_sequence_slots(self) -> NonSequenceSlots:
-        known = extents_of_blocks(self._pool.num_blocks, self.block_size)
+        known = extents_of_blocks(self.block_size)
         runs = [*self._unlisted(), *(run for run in self.tree if run.is_moving)]
         moving = sorted(block for run in runs for block in run.blocks)
         in_transit = tuple([known[block] for block in moving])

@@ -5,7 +5,7 @@ tiers.
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from functools import lru_cache
-from itertools import chain, compress, repeat
+from itertools import chain, compress
 from typing import ClassVar
 
 from testbed.core.errors import InputError
@@ -345,9 +345,8 @@ class BlockMemory(LeasingPolicy):
         return self.reserve(self._tables.held.values())
 
     def _extents(self, blocks: Iterable[int]) -> list[Extent]:
-        num_blocks = max(self._pool.num_blocks, self._host.pool.num_blocks)
-        known = extents_of_blocks(num_blocks, self.block_size)
-        return [known[block] for block in blocks]
+        known = extents_of_blocks(self.block_size)
+        return list(map(known.__getitem__, blocks))
 
     def _runs(self, blocks: Iterable[int]) -> tuple[Extent, ...]:
         """The slots of these blocks, adjacent ones as one extent: most of a pool may be cached."""
@@ -422,8 +421,22 @@ def taken_at_once(slots: int) -> Grant:
     return Grant(growth=Growth(slots)) if slots else GRANTED
 
 
+class BlockExtents(dict[int, Extent]):
+    """The slots of each block of `size` slots that a table has listed, one object for each: all
+    tables list these.
+    """
+
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        self.size = size
+
+    def __missing__(self, block: int) -> Extent:
+        extent: Extent = record(Extent, (block * self.size, self.size))
+        self[block] = extent
+        return extent
+
+
 @lru_cache(8)
-def extents_of_blocks(num_blocks: int, size: int) -> list[Extent]:
-    """The slots of every block of `size` slots, one object for each: all tables list these."""
-    places = zip(range(0, num_blocks * size, size), repeat(size))
-    return list(map(record, repeat(Extent), places))
+def extents_of_blocks(size: int) -> BlockExtents:
+    """The extents of blocks of `size` slots, in any pool of this process."""
+    return BlockExtents(size)

@@ -304,7 +304,7 @@ class Radix(LeasingPolicy):
     # Reports
 
     def table(self, seq: Seq) -> list[Extent]:
-        known = extents_of_blocks(self._pool.num_blocks, self.block_size)
+        known = extents_of_blocks(self.block_size)
         return list(map(known.__getitem__, self._of(seq).blocks))
 
     def usage(self) -> Usage:
@@ -343,7 +343,7 @@ class Radix(LeasingPolicy):
         return BlockLayout(self.block_size)
 
     def non_sequence_slots(self) -> NonSequenceSlots:
-        known = extents_of_blocks(self._pool.num_blocks, self.block_size)
+        known = extents_of_blocks(self.block_size)
         blocks = chain.from_iterable([run.blocks for run in self._tree if not run.locks])
         return NonSequenceSlots(cached=tuple(map(known.__getitem__, sorted(blocks))))
 
