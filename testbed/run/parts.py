@@ -1,6 +1,7 @@
 """The exchangeable parts of a run: a class (or its dotted name) with parameters, or an instance."""
 
 import inspect
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -205,9 +206,12 @@ def check_methods(target: Any, key: str) -> None:
 
 def locate(name: str, key: str) -> Callable[..., Any]:
     """The class or function of a dotted name."""
+    module, _, last = name.rpartition(".")
+    # `resolve_name` imports every package above the module anew, though it is there
+    target = getattr(sys.modules.get(module), "__dict__", {}).get(last)
     with plug_in_errors(key, name):
         try:
-            target = resolve_name(name)
+            target = resolve_name(name) if target is None else target
         except (ImportError, AttributeError) as error:
             problem, remedy = f"cannot be loaded: {error}", _way_to_load(name, error)
             raise InputError(key=key, value=name, problem=problem, remedy=remedy) from error
