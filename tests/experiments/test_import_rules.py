@@ -91,10 +91,18 @@ ONLY_IN = {
 OURS = ("testbed", "testbed.traces", "testbed.kernels", "testbed.experiments")
 
 
+def statements(node):
+    """Those in a node, and in these; expressions, which have no statements, are not entered."""
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.stmt | ast.excepthandler | ast.match_case):
+            yield child
+            yield from statements(child)
+
+
 @cache
 def imports(path):
     """Modules that a file imports, wherever it does so."""
-    nodes = list(ast.walk(ast.parse(path.read_text(encoding="utf-8"))))
+    nodes = list(statements(ast.parse(path.read_text(encoding="utf-8"))))
     names = [alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names]
     return [*names, *(node.module or "" for node in nodes if isinstance(node, ast.ImportFrom))]
 
