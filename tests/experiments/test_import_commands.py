@@ -56,7 +56,8 @@ def test_a_hugging_face_config_becomes_a_model_that_runs(testbed, run, tmp_path)
     values = yaml.safe_load((tmp_path / "options" / "model" / "hf.yaml").read_text())
     assert values == {"_target_": "testbed.core.specs.ModelSpec", "name": "hf", **SHAPE}
     finished = run(
-        "--config-dir=options model=hf gpu=l4 server.num_blocks=1000 arrivals.duration_s=3"
+        "--config-dir=options model=hf gpu=l4 server.num_blocks=1000 arrivals.duration_s=3 "
+        "swap_space_gib=0"  # whose blocks are as small as the model
     )
     assert finished.summary["run"]["model"] == "hf"
 
@@ -71,7 +72,8 @@ def test_a_hugging_face_config_becomes_a_model_that_runs(testbed, run, tmp_path)
 )
 def test_a_folder_s_server_is_simulated(testbed, tmp_path, option, command):
     """With the shape that its file has when the run begins."""
-    served = ("run", option, command, "gpu=l4", "arrivals.duration_s=2", "--json", "--again")
+    words = ("gpu=l4", "swap_space_gib=0", "arrivals.duration_s=2", "--json", "--again")
+    served = ("run", option, command, *words)
     for layers in (2, 4):
         (tmp_path / "hf" / "config.json").write_text(
             json.dumps({**CONFIG, "num_hidden_layers": layers})
@@ -88,7 +90,8 @@ def test_a_folder_s_server_is_simulated(testbed, tmp_path, option, command):
 def test_windows_of_a_folder_s_model_have_vllms_groups(testbed, tmp_path):
     (tmp_path / "own").mkdir()
     windows = {"sliding_window": 64, "query_pre_attn_scalar": 16, "hidden_activation": "gelu"}
-    gemma = {**CONFIG, **windows, "model_type": "gemma2", "head_dim": 16, "architectures": []}
+    # Heads so wide that the GPU has few blocks
+    gemma = {**CONFIG, **windows, "model_type": "gemma2", "head_dim": 1024, "architectures": []}
     (tmp_path / "own" / "config.json").write_text(json.dumps(gemma))
     server = "vllm serve ./own"
     words = ("gpu=l4", "release=0.33", "arrivals.duration_s=2", "outputs=summary", "--json")
