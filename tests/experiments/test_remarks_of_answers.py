@@ -1,12 +1,15 @@
 """Remarks that an answer carries: overload, assumptions, what takes memory, whose server it is."""
 
+import io
 import json
 import re
+from contextlib import redirect_stdout
 
 import pytest
 
 from testbed.core.errors import DoesNotStart
 from testbed.core.specs import GIB
+from testbed.experiments.cli.main import main
 from testbed.experiments.runs.compose import configured
 from testbed.experiments.sglang_server.translation import expand as expand_sglang
 from testbed.experiments.vllm_server.answer import fit_of, lines_of
@@ -27,39 +30,39 @@ def fit(command, gpu="h100-80gb"):
     return fit_of(command, gpu)
 
 
-@pytest.fixture
-def sweep(testbed):
-    """Lines of a small sweep over a server with drafts and one without, and its JSON."""
+@pytest.fixture(scope="module")
+def lines_of_sweep(tmp_path_factory):
+    """Lines of a small sweep over a server with drafts and one without, at a rate that each keeps
+    and one that neither does.
+    """
+    load = (*LOAD, "trace.input_len=8000", "trace.output_len=2", "arrivals.rate=1,30")
+    words = ("--from-vllm", LLAMA, "--from-vllm", EAGLE, *load, "arrivals.duration_s=2")
+    printed = io.StringIO()
+    with pytest.MonkeyPatch.context() as patch, redirect_stdout(printed):
+        patch.chdir(tmp_path_factory.mktemp("sweep"))
+        patch.delenv("COLUMNS", raising=False)  # as in a pipe
+        assert main(["run", "-m", *words, "--seeds", "2", "--quiet"]) == 0
+    return printed.getvalue().splitlines()
 
-    def call(*words):
-        line = ("run", "-m", "--from-vllm", LLAMA, "--from-vllm", EAGLE, *LOAD, *words, "--quiet")
-        code, printed, _ = testbed(*line)
-        assert code == 0
-        return printed.splitlines()
 
-    return call
-
-
-def test_a_sweep_names_the_settings_that_are_overloaded(sweep):
-    long_prompts = ("trace.input_len=8000", "trace.output_len=2")
-    lines = sweep("arrivals.rate=1,30", "arrivals.duration_s=2", *long_prompts, "--seeds", "2")
-    overloaded = [line for line in lines if "overloaded" in line]
+def test_a_sweep_names_the_settings_that_are_overloaded(lines_of_sweep):
+    overloaded = [line for line in lines_of_sweep if "overloaded" in line]
     assert len(overloaded) == 2
     assert all("arrivals.rate=30: overloaded on 2 of 2 seeds" in line for line in overloaded)
 
 
-def test_a_long_command_leaves_room_for_the_numbers(sweep):
-    lines = sweep("arrivals.rate=1,2", "arrivals.duration_s=4", "--seeds", "2")
-    heads = [line for line in lines if "command" in line and "TPOT p50, s" in line]
+def test_a_long_command_leaves_room_for_the_numbers(lines_of_sweep):
+    heads = [line for line in lines_of_sweep if "command" in line and "TPOT p50, s" in line]
     assert len(heads) == 2  # of the means, and of the differences
     assert max(map(len, heads)) <= 180
 
 
-def test_the_costs_say_that_the_acceptance_is_assumed_even_if_notes_are_quiet(sweep):
-    load = ("arrivals.rate=1,2", "arrivals.duration_s=2")
-    [line] = [line for line in sweep(*load) if "assumed if none is given" in line]
+def test_the_costs_say_that_the_acceptance_is_assumed_even_if_notes_are_quiet(
+    lines_of_sweep,
+):
+    [line] = [line for line in lines_of_sweep if "assumed if none is given" in line]
     assert "probability 0.7" in line
-    words = expand(EAGLE, [*LOAD, *load[1:], "speculation.acceptance.rate=0.8"])
+    words = expand(EAGLE, [*LOAD, "arrivals.duration_s=2", "speculation.acceptance.rate=0.8"])
     assert "assumed" not in run(configured(words)).summary["run"]["cost_error"]
 
 
