@@ -190,7 +190,7 @@ COMMANDS = {
 def test_plug_ins_run_from_the_command_line(name, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "argv", sys.argv)
-    options = ("arrivals.duration_s=20", "outputs=summary", "hydra.run.dir=a")
+    options = ("arrivals.duration_s=5", "outputs=summary", "hydra.run.dir=a")
     assert main(["run", *COMMANDS[name], *options]) == 0, capsys.readouterr()
     counters = json.loads((tmp_path / "a" / "summary.json").read_text())["counters"]
     if name in ("vattention", "counting"):
