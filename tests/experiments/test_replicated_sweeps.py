@@ -19,7 +19,7 @@ from testbed.experiments.runs.replicated import difference_columns, mean_columns
 from testbed.experiments.runs.sweep_table import replicated_tables, sweep_charts
 from testbed.run.summaries import flat
 
-SHORT = ("arrivals.duration_s=30", "outputs=summary")
+SHORT = ("arrivals.duration_s=10", "outputs=summary")
 TPOT = "TPOT p99, s"
 
 

@@ -68,7 +68,7 @@ def test_same_seed_gives_identical_files(run):
     first, second = (
         {
             path.name: path.read_bytes()
-            for path in run("arrivals.duration_s=20 outputs=full", name).folder.iterdir()
+            for path in run("arrivals.duration_s=5 outputs=full", name).folder.iterdir()
         }
         for name in "ab"
     )

@@ -22,8 +22,8 @@ def data_of(folder):
 
 
 def test_charts_of_a_finished_run_are_those_of_full_outputs(testbed, run):
-    full = run("arrivals.duration_s=20 outputs=full", "full").folder
-    tables = run("arrivals.duration_s=20 outputs=tables", "tables").folder
+    full = run("arrivals.duration_s=5 outputs=full", "full").folder
+    tables = run("arrivals.duration_s=5 outputs=tables", "tables").folder
     assert testbed.done("show", "charts", "tables").strip() == "tables/charts.png"
     assert (tables / "charts.png").read_bytes() == (full / "charts.png").read_bytes()
 
