@@ -29,7 +29,6 @@ Words = Annotated[
     ),
 ]
 KEYS = ("gpu", "model", "release")
-ReleaseNumber = Annotated[str | None, Parameter(metavar="NUMBER", help="vLLM's release")]
 TermsFile = Annotated[
     Path, Parameter(metavar="FILE", help="terms that testbed calibrate fit memory wrote")
 ]
@@ -40,7 +39,6 @@ def fits(
     /,
     *words: Words,
     config_dir: ConfigFolders | None = None,
-    release: ReleaseNumber = None,
     terms: TermsFile | None = None,
     json: AsJson = False,
 ) -> None:
@@ -54,9 +52,8 @@ def fits(
 
     values = _values(words)
     name, model = values["gpu"], values.get("model")
-    release = release or values.get("release")
     named = NamedModel(model, tuple(config_dir or ()))
-    of_vllm = OfVllm(release, terms)
+    of_vllm = OfVllm(values.get("release"), terms)
     if command.split()[:2] == ["testbed", "run"]:
         of_vllm.check_absent()
         named.check_absent()
@@ -116,13 +113,11 @@ class OfVllm:
 
     def check_absent(self) -> None:
         """Raise InputError for an option that is given."""
-        given = next((name for name, value in vars(self).items() if value), None)
-        if given is not None:
-            raise InputError(
-                key=f"--{given}",
-                problem="is of vLLM's servers",
-                remedy="leave it out",
-            )
+        for key, value in (("release", self.release), ("--terms", self.terms)):
+            if value is not None:
+                raise InputError(
+                    key=key, value=value, problem="is of vLLM's servers", remedy="leave it out"
+                )
 
     def answer(self, command: str, gpu: str, named: NamedModel) -> tuple[Any, list[str]]:
         """The answer, and its lines."""

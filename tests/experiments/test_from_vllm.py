@@ -194,7 +194,7 @@ def test_without_the_hybrid_manager_all_layers_store_all_tokens(
     command = f"vllm serve {model} --disable-hybrid-kv-cache-manager"
     words, notes = translated(command, "gpu=h200", f"release={release}")
     assert "policy=prefix_caching_v1" in words
-    code, output, _ = testbed("fits", command, "gpu=h200", "--release", release)
+    code, output, _ = testbed("fits", command, "gpu=h200", f"release={release}")
     assert code == 0
     (size,) = (line for line in output.splitlines() if "GPU KV cache size" in line)
     assert size.strip() in notes

@@ -298,7 +298,7 @@ def test_a_file_with_which_vllm_does_not_start_is_not_modelled_for_sglang(tmp_pa
 
 
 def test_options_of_vllm_are_refused_beside_sglang():
-    refuses("--release", fits, MODEL, "gpu=h100-80gb", release="0.33")
+    refuses("release=0.33", fits, MODEL, "gpu=h100-80gb", "release=0.33")
 
 
 def test_a_larger_pool_than_the_memory_is_cut_to_it():
