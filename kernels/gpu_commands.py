@@ -6,7 +6,7 @@ checked.
 """
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
@@ -116,25 +116,16 @@ def _degree_of(entry: str, default: int) -> tuple[str, int]:
     return name, degree
 
 
-def calibrate(
-    names: Sequence[str],
-    *,
-    tp: int,
-    out: Path,
-    engine: bool,
-    kernels: Path | None = None,
-) -> None:
+def calibrate(names: Sequence[str], *, tp: int, out: Path, engine: bool) -> None:
     """Check the arguments, then measure: the kernels first, then a profile for each model.
 
     names: NAME or NAME:TP, by default of degree tp; out: a file, or a folder for several models;
-    engine: measure on the engine's layers; kernels: a profile that has their times already.
+    engine: measure on the engine's layers.
     """
     from testbed.core.shapes import read_model
-    from testbed.cost.sections import dump, read_profile
+    from testbed.cost.sections import dump
 
     models = checked_models(names, tp=tp, out=out)
-    _check_is_read(kernels, engine)
-    kernel_profile = read_profile(kernels) if kernels else None
     sections = on_gpu("measure.profile_sections", "gpu calibrate")
     if engine:
         check_present(models, imported("measure.timing", "gpu calibrate").num_gpus())
@@ -143,7 +134,7 @@ def calibrate(
     for name, num_gpus in models:
         started = time.monotonic()
         if engine:
-            profile = _of_engine(name, num_gpus, kernel_profile)
+            profile = _of_engine(name, num_gpus)
         else:
             profile = sections.whole_profile(read_model(name), num_gpus)
         path = out / sections.file_name(profile) if out.is_dir() else out
@@ -152,21 +143,10 @@ def calibrate(
         print(f"{name} tp {num_gpus}: {_about(profile)}; {took_s:.0f} s -> {path.name}", flush=True)
 
 
-def _check_is_read(kernels: Path | None, engine: bool) -> None:
-    if kernels and not engine:
-        raise InputError(
-            key="--kernels",
-            problem="nothing reads it without --system engine",
-            remedy="leave it out",
-        )
-
-
-def _of_engine(
-    name: str, num_gpus: int, kernel_profile: Mapping[str, Any] | None
-) -> dict[str, Any]:
-    """The profile of the engine's iterations; kernel_profile: one that has the kernels' times."""
+def _of_engine(name: str, num_gpus: int) -> dict[str, Any]:
+    """The profile of the engine's iterations."""
     calibration = on_gpu("engine.calibrate_engine", "gpu calibrate --system engine")
-    profile: dict[str, Any] = calibration.with_engine_sections(name, num_gpus, kernel_profile)
+    profile: dict[str, Any] = calibration.with_engine_sections(name, num_gpus)
     return profile
 
 

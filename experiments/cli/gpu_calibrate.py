@@ -37,13 +37,6 @@ Degree = Annotated[AtLeastOne, Parameter(help="tensor-parallel degree (default: 
 ProfileOut = Annotated[
     Path, Parameter(metavar="FILE", help="profile JSON, or a folder for several models")
 ]
-Kernels = Annotated[
-    Path,
-    Parameter(
-        metavar="FILE",
-        help="--system engine: a profile of this model and GPU whose kernels are taken as they are",
-    ),
-]
 OfVllm = Annotated[ServerCommand, Parameter(help="--system vllm: the server")]
 Keep = Annotated[Path, Parameter(metavar="DIR", help="--system vllm: keep its logged iterations")]
 
@@ -55,7 +48,6 @@ class KernelOptions:
 
     model: ModelNames | None = None
     tp: Degree | None = None
-    kernels: Kernels | None = None
 
     def calibrate(self, out: Path, *, with_engine: bool) -> None:
         """Measure the kernels, and iterations of the engine if asked."""
@@ -63,13 +55,7 @@ class KernelOptions:
             raise InputError(
                 key="--model", problem="is missing", remedy="`testbed list model` shows the names"
             )
-        gpu_commands.calibrate(
-            self.model,
-            tp=self.tp or 1,
-            out=out,
-            engine=with_engine,
-            kernels=self.kernels,
-        )
+        gpu_commands.calibrate(self.model, tp=self.tp or 1, out=out, engine=with_engine)
 
 
 @Parameter(name="*")

@@ -23,7 +23,7 @@ time beyond layers and all-reduces is that of the control message, of the split 
 gathered logits, and of ranks that wait for each other.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import replace
 from typing import Any
@@ -33,7 +33,7 @@ import torch
 from testbed.core.shapes import read_model
 from testbed.core.specs import ModelSpec, ServerSpec
 from testbed.cost.model import CostModel
-from testbed.cost.profile import Choices, ProfileCost, check_shard
+from testbed.cost.profile import Choices, ProfileCost
 from testbed.cost.sections import SYSTEM, THIS_ENGINE, Kernel, Spread
 from testbed.cost.software import KERNELS_ALONE
 from testbed.kernels.engine.architecture import Architecture, of_spec
@@ -52,7 +52,6 @@ from testbed.kernels.engine.sizes import BUCKETS, sizes_up_to
 from testbed.kernels.measure.all_reduce import NO_DATA_SHEET
 from testbed.kernels.measure.network_sections import embedding_points, head_points, layer_points
 from testbed.kernels.measure.profile_sections import (
-    check_device,
     described,
     shipped,
     whole_profile,
@@ -76,23 +75,17 @@ PROMPTS = (8, 48, 112, 176, 240, 368, 496, 752, 1008, 1984, 2480)
 LAUNCHED = (48, 240, 496, 1008, 1984, 2480)
 DECODES, VISITED = 16, (1, 16, 64)
 Seconds = Callable[[Iteration], float]
-OF_ENGINE = ("launched_eager", "launched_graph", "launch_prompts", "launch_decodes")
 OPTIONS = Options(graphs=128, prompt_graphs=PROMPT_GRAPHS, warm=(64, 512, 2048))
 
 
-def with_engine_sections(
-    name: str, num_gpus: int = 1, kernels: Mapping[str, Any] | None = None
-) -> dict[str, Any]:
+def with_engine_sections(name: str, num_gpus: int) -> dict[str, Any]:
     """The profile of a model on these GPUs with the engine's sections: the layers of a shard on one
-    of them, and whole iterations on all. kernels: a profile with the other sections.
+    of them, and whole iterations on all.
     """
     free()
     spec = read_model(name)
     arch = of_spec(spec)
-    if kernels is None:
-        profile = shipped(spec, num_gpus) or whole_profile(spec, num_gpus)
-    else:
-        profile = of_kernels(kernels, spec, num_gpus)
+    profile = shipped(spec, num_gpus) or whole_profile(spec, num_gpus)
     free()
     network = network_of_shard(arch, num_gpus)
     profile["sections"] |= layer_sections(network)
@@ -130,16 +123,6 @@ def layer_sections(network: Network) -> dict[str, Any]:
         f"MHz, largest first"
     )
     return described(points, linear=note, output_head="norm, product, argmax")
-
-
-def of_kernels(profile: Mapping[str, Any], spec: ModelSpec, num_gpus: int) -> dict[str, Any]:
-    """A profile without what is measured of the engine; InputError if it is of another model, GPU
-    or number of GPUs.
-    """
-    check_shard(profile, spec, num_gpus)
-    check_device(profile, "--kernels")
-    sections = {key: rows for key, rows in profile["sections"].items() if key not in OF_ENGINE}
-    return {**profile, "sections": sections}
 
 
 def network_of_shard(arch: Architecture, num_gpus: int) -> Network:

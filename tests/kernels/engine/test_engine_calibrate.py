@@ -14,12 +14,11 @@ from tiny import OneMillisecond  # noqa: E402
 
 from testbed.core.errors import InputError  # noqa: E402
 from testbed.core.request import Request  # noqa: E402
-from testbed.core.specs import ModelSpec, ServerSpec  # noqa: E402
+from testbed.core.specs import ServerSpec  # noqa: E402
 from testbed.cost.model import Launch, Work  # noqa: E402
 from testbed.cost.profile import (  # noqa: E402
     Choices,
     ProfileCost,
-    read_profile,
 )
 from testbed.cost.sections import check_profile  # noqa: E402
 from testbed.engine.simulation import simulate  # noqa: E402
@@ -31,7 +30,6 @@ from testbed.kernels.engine.parallel.shards import Shard  # noqa: E402
 from testbed.kernels.engine.phases import Phase  # noqa: E402
 from testbed.kernels.engine.records import Iteration  # noqa: E402
 from testbed.kernels.engine.served_run import Options  # noqa: E402
-from testbed.kernels.measure import profile_sections  # noqa: E402
 from testbed.kernels.measure.all_reduce import NO_DATA_SHEET  # noqa: E402
 from testbed.kernels.measure.network_sections import all_layers, without_attention  # noqa: E402
 from testbed.kernels.measure.profile_sections import described  # noqa: E402
@@ -261,16 +259,3 @@ def test_simulation_with_the_profile_takes_the_engines_time(monkeypatch, plannin
         measured, simulated = (side.requests.columns()[name] for side in (real, ours))
         assert simulated == pytest.approx(measured, rel=0.05)
     one.lead.close()
-
-
-def test_kernels_of_a_profile_are_taken_without_its_engine(monkeypatch):
-    kept = read_profile("gpu-engine/h100-llama-3.1-8b-tp1")
-    spec, device = ModelSpec(**kept["model"]), kept["fingerprint"]["device"]
-    monkeypatch.setattr(profile_sections, "fingerprint", lambda: {"device": device})
-    taken = calibrate_engine.of_kernels(kept, spec, 1)["sections"]
-    assert taken["prefill_attention"] == kept["sections"]["prefill_attention"]
-    assert not {"launched_eager", "launched_graph", "launch_prompts", "launch_decodes"} & set(taken)
-    assert "launched_graph" in kept["sections"]  # as it was
-    refuses("on 1 GPU", calibrate_engine.of_kernels, kept, spec, 2, error=InputError)
-    monkeypatch.setattr(profile_sections, "fingerprint", lambda: {"device": "another GPU"})
-    refuses("another GPU", calibrate_engine.of_kernels, kept, spec, 1, error=InputError)
