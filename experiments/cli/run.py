@@ -34,7 +34,6 @@ class Launch:
         ),
     ] = False
     seeds: Seeds | None = None
-    per_seed: Annotated[bool, Parameter(help="a row for each seed, not the mean of all")] = False
     figure: Annotated[
         Picture | None,
         Parameter(help="draw the sweep here (.png, .pdf or .svg), not beside its table"),

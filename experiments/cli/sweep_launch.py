@@ -156,7 +156,7 @@ def _answer(
     if launch.json:
         return print_json(sweep_answer(points, table, figure, notes))
     console = wide_console()
-    console.print(shown(points, console.width, names, per_seed=launch.per_seed))
+    console.print(shown(points, console.width, names))
     console.print(f"every number of every point, such as ttft_s_p95: {table}", highlight=False)
     if figure:
         console.print(f"figure: {figure}", highlight=False)

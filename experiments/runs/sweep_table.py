@@ -63,21 +63,19 @@ def write_sweep(path: Path, points: Sequence[Point], names: Sequence[str]) -> No
     write_cells(path, {name: [row.get(name) for row in rows] for name in columns})
 
 
-def shown(
-    points: Sequence[Point], width: int, names: Sequence[str], *, per_seed: bool = False
-) -> Group:
+def shown(points: Sequence[Point], width: int, names: Sequence[str]) -> Group:
     """The costs' sources, and a table of the axes `names` and as many main numbers as fit `width`
     characters.
 
     Seeds are replications: a row has their means with intervals, and a second table the differences
-    between settings on the same seeds; per_seed: a row for each point.
+    between settings on the same seeds.
     """
     costs = list(dict.fromkeys(costs_of(point.summary) for point in points))
     head = [f"Sweep: {len(points)} points", *(f"costs: {text}" for text in costs if text)]
     groups = settings(points)
     firsts = [group.points[0] for group in groups]
     head += [*_remarks(points, groups, names), WINDOW]
-    if are_replicated(points) and not per_seed:
+    if are_replicated(points):
         return Group(*map(Text, head), *replicated_tables(groups, width, futures_of(firsts)))
     columns = {name: [str(point.values.get(name, "")) for point in points] for name in names}
     columns |= futures_of(points)
