@@ -33,17 +33,10 @@ from testbed.traces.reader import FileTrace, columns
 from testbed.traces.time_units import TimeUnit, checked_unit, in_seconds
 
 # Optional columns. A column that the user gave another name must exist.
-DEFAULTS = (
-    "arrival_s",
-    "prompt_ids",
-    "n",
-    "beam",
-    "session",
-    "priority",
-    "max_new_tokens",
-    "think_s",
-    "answer_of",
-)
+BEAM, SESSION, PRIORITY, LIMIT = "beam", "session", "priority", "max_new_tokens"
+THINK, ANSWER_OF = "think_s", "answer_of"
+NAMED_SO = (BEAM, SESSION, PRIORITY, LIMIT, THINK, ANSWER_OF)
+DEFAULTS = ("arrival_s", "prompt_ids", "n", *NAMED_SO)
 RESULTS = (  # what a run's own requests.csv says of them besides
     "request_id",
     "first_token_s",
@@ -93,12 +86,6 @@ class CsvLengths(FileTrace):
     prompt_ids_column: str = "prompt_ids"
     tokens_per_id: PositiveTokens = 16
     num_seqs_column: str = "n"
-    beam_column: str = "beam"
-    session_column: str = "session"
-    priority_column: str = "priority"
-    max_new_tokens_column: str = "max_new_tokens"
-    think_column: str = "think_s"
-    answer_of_column: str = "answer_of"
     ignored_columns: tuple[str, ...] = ()
     time_unit: TimeUnit | None = None
 
@@ -124,10 +111,7 @@ class CsvLengths(FileTrace):
     def parse(self) -> Rows:
         """All rows in file order."""
         table = self._table()
-        beam, content, session = (
-            table.get(name)
-            for name in (self.beam_column, self.prompt_ids_column, self.session_column)
-        )
+        beam, content, session = map(table.get, (BEAM, self.prompt_ids_column, SESSION))
 
         def numbers(name: str, kind: Numbers) -> Any:
             return read_numbers(self.path, name, table[name], kind) if name in table else None
@@ -143,22 +127,22 @@ class CsvLengths(FileTrace):
             prompt_ids=None if content is None else self._ids(content, prompts),
             tokens_per_id=1 if content is None else self.tokens_per_id,
             num_seqs=numbers(self.num_seqs_column, TOKENS),
-            beam=None if beam is None else flags(self.path, self.beam_column, beam),
+            beam=None if beam is None else flags(self.path, BEAM, beam),
             session=None if session is None else numbered(session),
-            priority=numbers(self.priority_column, WHOLE_NUMBERS),
-            max_new_tokens=numbers(self.max_new_tokens_column, TOKENS),
-            think_s=numbers(self.think_column, THINK_TIMES),
+            priority=numbers(PRIORITY, WHOLE_NUMBERS),
+            max_new_tokens=numbers(LIMIT, TOKENS),
+            think_s=numbers(THINK, THINK_TIMES),
         )
-        if self.answer_of_column not in table:
+        if ANSWER_OF not in table:
             return rows
-        return with_answers(self.path, rows, self._answered(table[self.answer_of_column]))
+        return with_answers(self.path, rows, self._answered(table[ANSWER_OF]))
 
     def _answered(self, texts: Sequence[str]) -> list[int | None]:
         """The row whose answer each row contains; None if the cell is empty."""
         wrong = next((i for i, cell in enumerate(texts) if cell and not cell.isdecimal()), None)
         if wrong is not None:
             raise InputError(
-                key=f"{self.path}, line {wrong + 2}, column {self.answer_of_column}",
+                key=f"{self.path}, line {wrong + 2}, column {ANSWER_OF}",
                 problem=f"{texts[wrong][:40]!r} is no number of a row",
                 remedy="from 0, or empty",
             )
@@ -166,20 +150,10 @@ class CsvLengths(FileTrace):
 
     def _table(self) -> Mapping[str, Sequence[str]]:
         """The columns of lengths, and the optional columns that the file has."""
-        optional = (
-            self.arrival_column,
-            self.prompt_ids_column,
-            self.num_seqs_column,
-            self.beam_column,
-            self.session_column,
-            self.priority_column,
-            self.max_new_tokens_column,
-            self.think_column,
-            self.answer_of_column,
-        )
-        renamed = [name for name in optional if name not in DEFAULTS]
-        others = [name for name in optional if name in DEFAULTS]
-        return self.table([self.input_column, self.output_column, *renamed], others)
+        named = (self.arrival_column, self.prompt_ids_column, self.num_seqs_column)
+        renamed = [name for name in named if name not in DEFAULTS]
+        others = [name for name in named if name in DEFAULTS]
+        return self.table([self.input_column, self.output_column, *renamed], [*others, *NAMED_SO])
 
     def table(self, names: Sequence[str], optional: Sequence[str]) -> Mapping[str, Sequence[str]]:
         """The named columns as text, and the optional ones that exist."""
