@@ -21,15 +21,15 @@ Table = Mapping[str, Any]
 Grid = dict[str, NDArray[np.float64]]
 
 OVER_TIME = ("live", "reserved", "internal", "running", "waiting", "swapped")
-CACHE = "cached"  # the column; absent in tables of older versions
+CACHE = "cached"
 
 
 def charts_of(run: FinishedRun) -> list[Chart]:
     """The charts of a finished run; none if it wrote no tables."""
     if run.requests is None or run.spans is None:
         return []
-    what = run.summary.get("run", {})
-    num_slots = int(what.get("pool_slots") or 1) * int(what.get("replicas") or 1)
+    what = run.summary["run"]
+    num_slots = int(what["pool_slots"] or 1) * int(what.get("replicas") or 1)
     return run_charts(run.requests, run.spans, num_slots)
 
 
@@ -72,8 +72,8 @@ def over_time(spans: Table) -> Grid:
             "time_s": np.array([0.0, 1.0]),
             **{name: np.zeros(2) for name in (*OVER_TIME, CACHE)},
         }
-    columns = {name: np.asarray(spans[name]) for name in ("start_s", "duration_s", *OVER_TIME)}
-    columns[CACHE] = np.asarray(spans[CACHE]) if CACHE in spans else np.zeros(len(start))
+    names = ("start_s", "duration_s", *OVER_TIME, CACHE)
+    columns = {name: np.asarray(spans[name]) for name in names}
     last_s = float((start + columns["duration_s"]).max())
     edges = np.linspace(0, last_s, min(MAX_POINTS, 2 * len(start)) + 1)
     engine = np.asarray(spans["engine"]) if "engine" in spans else np.zeros(len(start))

@@ -25,7 +25,7 @@ def remark_on_caches(runs: Mapping[str, Sequence[Summary]]) -> Iterator[str]:
             alike.setdefault(found, []).append(name)
     for found, names in alike.items():
         of_set = [runs[name] for name in names]
-        if _differ([summaries[0].get(RUN, {}) for summaries in of_set]) and any(
+        if _differ([summaries[0][RUN] for summaries in of_set]) and any(
             not _counted(LOST, summaries) for summaries in of_set
         ):
             evicted = max(_counted(LOST[-1:], summaries) for summaries in of_set)

@@ -21,9 +21,7 @@ ALIKE = 1.01  # pools of one memory in whole blocks of two sizes
 
 
 def run_words(run: Mapping[str, Any]) -> dict[str, str]:
-    """The parts of a run in a few words, by name; empty if the summary has none."""
-    if not run:
-        return {}
+    """The parts of a run in a few words, by name."""
     is_layered = run.get("slot_layers") == 1
     size = f"{run['pool_slots']:,} {'slots of one layer' if is_layered else 'tokens'}"
     if run["pool_blocks"]:
@@ -76,14 +74,14 @@ def _fleet(run: Mapping[str, Any]) -> dict[str, str]:
 
 def future_read_by(summary: Mapping[str, Any]) -> str:
     """Values of the future that a run reads, in words; empty if it reads nothing."""
-    return summary.get(RUN, {}).get("future_read") or ""
+    return summary[RUN].get("future_read") or ""
 
 
 def remark_on_first_tokens(runs: Sequence[Mapping[str, Any]]) -> list[str]:
     """The meaning of TTFT in runs with prefill apart, if there are any among these summaries, and
     the times of their hand-overs.
     """
-    are_apart = any("prefill_replicas" in summary.get(RUN, {}) for summary in runs)
+    are_apart = any("prefill_replicas" in summary[RUN] for summary in runs)
     return [first_tokens(runs)] if are_apart else []
 
 
@@ -99,18 +97,13 @@ def handover_times(runs: Sequence[Mapping[str, Any]]) -> list[str]:
         if times := summary.get(HANDOVERS):
             by_link.setdefault(times["bandwidth"], []).append(times)
     means = [
-        f"{_range('mean_s', of)} s{_p99(of)}, {_range('link_s', of)} s of it on {link / GIGA:g} "
+        f"{_range('mean_s', of)} s (p99 {max(times['p99_s'] for times in of):.2g} s), "
+        f"{_range('link_s', of)} s of it on {link / GIGA:g} "
         "GB/s, which prompts that end together share, and the rest until the decode engine takes "
         "it over"
         for link, of in by_link.items()
     ]
     return [f"a hand-over takes on average {'; '.join(means)} ({ASSUMED})"] if means else []
-
-
-def _p99(times: Sequence[Mapping[str, float]]) -> str:
-    """The largest p99; empty of folders of an older version, which have none."""
-    largest = max(of_run.get("p99_s", 0.0) for of_run in times)
-    return f" (p99 {largest:.2g} s)" if largest else ""
 
 
 def _range(name: str, times: Sequence[Mapping[str, float]]) -> str:
@@ -124,7 +117,7 @@ def remark_on_pools(runs: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
     """A remark if runs on one server have pools of unlike sizes and unlike blocks, as a number of
     blocks makes them; runs: summaries by name.
     """
-    parts = {name: summary[RUN] for name, summary in runs.items() if summary.get(RUN)}
+    parts = {name: summary[RUN] for name, summary in runs.items()}
     servers = {tuple(part[key] for key in SERVED) for part in parts.values()}
     sizes = {part["block_size"] for part in parts.values()}
     pools = {name: part["pool_gib"] for name, part in parts.items()}
@@ -138,7 +131,7 @@ def remark_on_pools(runs: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
 
 def remark_on_planning(runs: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
     """`remark_on_schedulers` of runs; runs: summaries by name."""
-    parts = {name: summary[RUN] for name, summary in runs.items() if summary.get(RUN)}
+    parts = {name: summary[RUN] for name, summary in runs.items()}
     yield from remark_on_schedulers(
         {name: part["scheduler"].partition("(")[0] for name, part in parts.items()},
         {name for name, part in parts.items() if "speculation" in part},

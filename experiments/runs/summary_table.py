@@ -56,7 +56,7 @@ def summary_table(summary: dict[str, Any]) -> Group:
     the notes.
     """
     table = Table("what", "value", title="Summary", title_justify="left", show_header=False)
-    parts = run_words(summary.get(RUN, {}))
+    parts = run_words(summary[RUN])
     for name, value in (
         *[(name, value) for name, value in parts.items() if name not in ABOVE],
         *_served_rows(summary),
@@ -70,7 +70,7 @@ def summary_table(summary: dict[str, Any]) -> Group:
         lines.append(Text(f"reads the future, as no real server can: {future}"))
     if costs := costs_of(summary):
         lines.append(Text(f"costs: {costs}"))
-    run = summary.get(RUN, {})
+    run = summary[RUN]
     lines += map(Text, [*few_requests([summary]), *handover_times([summary])])
     lines += [Text(f"{about}: {run[key]}") for key, about in NOTES.items() if run.get(key)]
     return Group(*lines, table, *_engines_table(summary))
@@ -92,10 +92,10 @@ def _served_rows(summary: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 
 
 def _throughput_rows(summary: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """The rates in the second half of the arrivals, and those of the whole run, whose drain lowers
-    them; a folder of an older version has the latter alone.
+    """The rates in the second half of the arrivals, unless all arrive at once, and those of the
+    whole run, whose drain lowers them.
     """
-    if part := summary.get(WHILE_ARRIVING):
+    if part := summary[WHILE_ARRIVING]:
         came = number(part[ARRIVED])
         done, tokens = number(part[COMPLETED]), number(part["completed_output_tokens_per_s"])
         window = f"{number(part['from_s'])} to {number(part['to_s'])} s"
@@ -110,13 +110,13 @@ def _throughput_rows(summary: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 
 def _half_of(part: Mapping[str, Any]) -> str:
     """The events whose time is halved: later turns of sessions arrive behind its end."""
-    of_sessions = part["to_s"] < part.get(LAST_ARRIVAL, part["to_s"])
+    of_sessions = part["to_s"] < part[LAST_ARRIVAL]
     return "session starts" if of_sessions else "arrivals"
 
 
 def _latency_rows(summary: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """The latencies, and the share of requests inside the objectives if there are any; the reason
-    why there are none. A folder of an older version has no gaps.
+    why there are none.
     """
     requests = summary["requests"]
     if requests["arrived"] and requests.get("rejected") == requests["arrived"]:
@@ -125,10 +125,8 @@ def _latency_rows(summary: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         return
     yield "time to first token", _spread(summary["ttft_s"], "s")
     yield "time per output token", _spread(summary["tpot_s"], "s")
-    if gaps := summary.get("itl_s"):
-        yield "between two tokens (ITL)", _spread(gaps, "s")
-    if speeds := summary.get("tokens_per_s_per_user"):
-        yield "speed for a user", _spread(speeds, "tokens/s")
+    yield "between two tokens (ITL)", _spread(summary["itl_s"], "s")
+    yield "speed for a user", _spread(summary["tokens_per_s_per_user"], "tokens/s")
     yield "end to end", _spread(summary["e2e_s"], "s")
     yield "normalized latency", _spread(summary["normalized_latency_s_per_token"], "s/token")
     if _limits(summary["slo"]):
@@ -145,7 +143,7 @@ def _memory_rows(summary: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     if "speculation" in summary:
         yield "drafts", _drafts(summary["speculation"])
     if summary["counters"]:
-        note = summary.get(RUN, {}).get(CONTENTS)
+        note = summary[RUN].get(CONTENTS)
         unknown = "contents unknown, so nothing can be found; " if note else ""
         twice = "each prompt counts at two engines; " if HANDOVERS in summary else ""
         yield "counted by the policy", unknown + twice + _counted(summary["counters"])

@@ -28,7 +28,7 @@ def was_served(summary: Mapping[str, Any]) -> bool:
 
 def costs_of(summary: Mapping[str, Any]) -> str:
     """The source and the tested error of a simulated run's costs; empty for a run on a GPU."""
-    run = summary.get(RUN, {})
+    run = summary[RUN]
     if was_served(summary) or "cost_error" not in run:
         return ""
     return f"{source_of_costs(run['cost'])}; error when tested: {run['cost_error']}"
@@ -67,7 +67,7 @@ def origin_of(summary: Mapping[str, Any]) -> str:
     """
     profile = summary.get(PROFILE)
     if not profile:
-        return f"without a profile, of {summary.get(RUN, {}).get('gpu', 'a GPU')}"
+        return f"without a profile, of {summary[RUN]['gpu']}"
     base, charged, device = (profile.get(key) for key in ("from", SOFTWARE, "device"))
     software = f", software time of {charged}" if charged else ""
     if base is None:
@@ -80,7 +80,7 @@ def remedy_for_rejections(summary: Mapping[str, Any]) -> str:
     """The way for a server to take requests that it rejects as too long: its pool limits them, or
     the longest sequence that it allows.
     """
-    of_run = summary.get(RUN, {})
+    of_run = summary[RUN]
     longest = of_run.get("max_model_len")
     if longest is None:
         return "raise model.max_len or the memory of the pool, or send shorter requests"

@@ -200,7 +200,7 @@ def given_objectives(**objectives: float | None) -> dict[str, float]:
 
 def _futures(summaries: Mapping[float, dict[str, Any]]) -> str:
     """Values of the future that the runs read, in words; an empty text for nothing."""
-    read = {summary.get(RUN, {}).get("future_read") for summary in summaries.values()}
+    read = {summary[RUN].get("future_read") for summary in summaries.values()}
     return "; ".join(sorted(filter(None, read)))
 
 

@@ -161,6 +161,7 @@ SPANS = {
     "running": [2, 4, 1],
     "waiting": [0, 7, 0],
     "swapped": [0, 0, 0],
+    "cached": [0, 0, 0],
     "rounding": [0, 0, 0],
     "external_fragmentation": [0, 0, 0],
 }

@@ -22,6 +22,7 @@ def finished(tmp_path_factory):
             "has no summary.json; the run is not finished",
         ),
         (lambda folder: (folder / "summary.json").write_text("{"), "summary.json: cannot be read"),
+        (lambda folder: (folder / "summary.json").write_text("{}"), "has no key batch; another"),
         (
             lambda folder: (folder / "config.yaml").write_text("[]"),
             "config.yaml: contains no names and values",

@@ -12,11 +12,13 @@ import yaml
 from testbed.core.errors import InputError
 from testbed.experiments.runs.run_folder import check_unchanged
 from testbed.experiments.runs.run_words import run_words
-from testbed.run.simulate import OVERLOAD
+from testbed.experiments.runs.whole_files import SUMMARY
+from testbed.run.simulate import OVERLOAD, keys_of_every_summary
 from testbed.run.summaries import RUN, was_served
 from testbed.traces.files import plain_or_packed
 
 TIMES = (
+    "request_id",
     "arrival_s",
     "first_token_s",
     "finish_s",
@@ -26,7 +28,18 @@ TIMES = (
     "prompt_len",
     "output_len",
 )
-SPANS = ("start_s", "duration_s", "iterations", "running", "live", "reserved", "internal")
+SPANS = (
+    "start_s",
+    "duration_s",
+    "iterations",
+    "running",
+    "waiting",
+    "swapped",
+    "live",
+    "reserved",
+    "internal",
+    "cached",
+)
 WHOLE = "run it again with outputs=tables for curves"
 
 
@@ -58,13 +71,13 @@ class FinishedRun:
 
     @property
     def what_it_was(self) -> str:
-        """Model, server, policy, scheduler and workload; empty for another version's summary."""
+        """Model, server, policy, scheduler and workload."""
         return "; ".join(self.parts.values())
 
     @property
     def parts(self) -> dict[str, str]:
         """The words of `what_it_was` by the part that they are about."""
-        parts = run_words(self.summary.get(RUN, {}))
+        parts = run_words(self.summary[RUN])
         if not self.on_gpu:
             return parts
         parts.pop("costs", None)  # which a simulation of it would have
@@ -75,8 +88,9 @@ def read_run(name: str, folder: Path) -> FinishedRun:
     """The run in a folder."""
     _check_folder(folder)
     summary = _mapping(
-        folder / "summary.json", json.loads, "the run is not finished, or the folder is not a run's"
+        folder / SUMMARY, json.loads, "the run is not finished, or the folder is not a run's"
     )
+    _check_keys(folder / SUMMARY, "key", keys_of_every_summary() - summary.keys())
     config = _mapping(folder / "config.yaml", yaml.safe_load, "the folder is not a run's")
     check_unchanged(folder)
     requests, spans = _table(folder, "requests", TIMES), _table(folder, "iterations", SPANS)
@@ -97,7 +111,7 @@ def _check_folder(folder: Path) -> None:
             problem="no such folder",
             remedy="give folders that `testbed run` has written",
         )
-    if not (folder / "summary.json").is_file() and next(folder.glob("*/summary.json"), None):
+    if not (folder / SUMMARY).is_file() and next(folder.glob(f"*/{SUMMARY}"), None):
         raise InputError(
             key=folder,
             problem="has several runs in it",
@@ -132,11 +146,12 @@ def _table(folder: Path, name: str, needed: Collection[str]) -> pd.DataFrame | N
     if path is None:
         return None
     table: pd.DataFrame = _read(path, pd.read_csv)
-    absent = [name for name in needed if name not in table]
-    if absent:
-        raise InputError(
-            key=path,
-            problem=f"has no column {absent[0]}; another version wrote it",
-            remedy="run it again",
-        )
+    _check_keys(path, "column", set(needed).difference(table))
     return table
+
+
+def _check_keys(path: Path, what: str, absent: Collection[str]) -> None:
+    """Raise InputError for a file that lacks what every run writes."""
+    if absent:
+        problem = f"has no {what} {min(absent)}; another version wrote it"
+        raise InputError(key=path, problem=problem, remedy="run it again")

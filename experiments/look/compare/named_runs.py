@@ -47,7 +47,7 @@ def _called_by_words(runs: Sequence[FinishedRun]) -> list[FinishedRun]:
     """The runs, with words for names that are ids, if these words are names of one run each."""
     words = words_of_each(independent_differences(runs))
     names = [
-        text if run.name == run.summary.get(RUN, {}).get(ID) and text else run.name
+        text if run.name == run.summary[RUN].get(ID) and text else run.name
         for run, text in zip(runs, words, strict=True)
     ]
     if len(set(names)) < len(names):

@@ -122,19 +122,13 @@ def _remarks(runs: Sequence[FinishedRun]) -> Iterator[str]:
 
 
 def _remarks_on(run: FinishedRun) -> Iterator[str]:
-    """Remarks on a run that reads the future, without tables, of another version, overloaded or
-    unfinished.
-    """
+    """Remarks on a run that reads the future, without tables, overloaded or unfinished."""
     if future := future_read_by(run.summary):
         yield f"{run.name} reads the future, as no real server can: {future}"
     if run.requests is None or run.spans is None:
         absent = "requests.csv" if run.requests is None else "iterations.csv"
         yield f"{run.name} has no {absent}: {WHOLE}"
-    needed = ("memory_free", "memory_saving", "counters")
-    lacking = ", ".join(key for key in needed if key not in run.summary)
-    if lacking:
-        yield f"{run.name} was written by another version: its summary.json has no {lacking}"
-    limit = run.summary.get("stopped_at_latency")
+    limit = run.summary["stopped_at_latency"]
     if limit is not None:
         yield (
             f"{run.name} was stopped as overloaded, at {limit:.3g} s/token; its numbers are of "
@@ -142,9 +136,8 @@ def _remarks_on(run: FinishedRun) -> Iterator[str]:
         )
     elif run.overload:
         yield f"{run.name} is overloaded: {in_words(run.overload)}"
-    requests = run.summary.get("requests", {})
-    ended = requests.get("finished", 0) + requests.get("rejected", 0)
-    unfinished = requests.get("arrived", 0) - ended
+    requests = run.summary["requests"]
+    unfinished = requests["arrived"] - requests["finished"] - requests["rejected"]
     if unfinished:
         yield (
             f"{run.name} is unfinished: {unfinished:,} of {requests['arrived']:,} requests had "
@@ -157,8 +150,6 @@ def _same_requests(first: pd.DataFrame, other: pd.DataFrame) -> bool:
 
     False if no request is in both. A run with a window may end before all its requests do.
     """
-    if "request_id" not in first or "request_id" not in other:
-        return False
     a, b = (table.set_index("request_id")[IDENTITY] for table in (first, other))
     both = a.index.intersection(b.index)
     return bool(len(both)) and bool(((a.loc[both] - b.loc[both]).abs() < 1e-6).to_numpy().all())

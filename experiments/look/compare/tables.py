@@ -37,8 +37,7 @@ def charts(runs: Sequence[FinishedRun]) -> Iterator[Chart]:
     """A curve for each run; a run without tables has none."""
     timed = [run for run in runs if run.spans is not None]
     served = [(run.name, run.requests) for run in runs if run.requests is not None]
-    absent = dict.fromkeys(("waiting", "swapped"), 0)  # in tables of older versions
-    grids = [over_time({**absent, **dict(run.spans)}) for run in timed if run.spans is not None]
+    grids = [over_time(run.spans) for run in timed if run.spans is not None]
     for label, (columns, scale) in OVER_TIME.items() if grids else ():
         series = [
             Series(run.name, grid["time_s"], sum(grid[name] for name in columns) / scale)
