@@ -60,15 +60,19 @@ class RunJob:
         enter(str(self.place.working_folder), self.words)
         rate = {} if self.rate is None else {"rate": self.rate}
         config = front_end().configure(self.words, {**SUMMARIES, "seed": self.seed, **rate})
-        summary = front_end().measure(config, self.place.runs)
-        inside = summary["slo"]["share_inside"]
-        if inside is None:
-            raise InputError(
-                key="arrivals",
-                problem="no request arrives",
-                remedy="give more of them, by arrivals.rate or arrivals.duration_s",
-            )
-        return Outcome(self.rate, self.seed, inside, summary)
+        return outcome_of(front_end().measure(config, self.place.runs), self.rate, self.seed)
+
+
+def outcome_of(summary: dict[str, Any], rate: float | None, seed: int) -> Outcome:
+    """The outcome of a run with this summary. Raises InputError if it has no request."""
+    inside = summary["slo"]["share_inside"]
+    if inside is None:
+        raise InputError(
+            key="arrivals",
+            problem="no request arrives",
+            remedy="give more of them, by arrivals.rate or arrivals.duration_s",
+        )
+    return Outcome(rate, seed, inside, summary)
 
 
 @dataclass(frozen=True)
@@ -121,13 +125,18 @@ class SearchJob:
         every rate keeps the SLO, or a run cannot be made.
         """
         enter(str(self.place.working_folder), self.words)
-        highest = self._highest(tried)
+        search = CapacitySearch(self.words, {"seed": self.seed}, self.place.runs, tried.__setitem__)
+        highest = self._highest(search, tried)
         missed = self._missed(tried, highest)
+
+        def of(rate: float) -> Outcome:
+            return outcome_of(search.summaries[rate], rate, self.seed)
+
         return Searched(
             seed=self.seed,
-            highest=None if highest is None else self._run(highest),
-            missed=None if missed is None else self._run(missed),
-            kept=tuple(self._run(rate) for rate in sorted(tried) if tried[rate] >= self.share),
+            highest=None if highest is None else of(highest),
+            missed=None if missed is None else of(missed),
+            kept=tuple(of(rate) for rate in sorted(tried) if tried[rate] >= self.share),
             rates=tuple(sorted(tried)),
         )
 
@@ -140,20 +149,13 @@ class SearchJob:
         above = [rate for rate in tried if rate > highest and tried[rate] < self.share]
         return min(above, default=None)
 
-    def _highest(self, tried: dict[float, float]) -> float | None:
+    def _highest(self, search: CapacitySearch, tried: dict[float, float]) -> float | None:
         """The answer of the search, which adds the share inside at each rate to `tried`; None if
         every rate that was tried misses the SLO.
         """
         try:
-            search = CapacitySearch(
-                self.words, {"seed": self.seed}, self.place.runs, tried.__setitem__
-            )
             return search.highest(self.share, self.low, self.high, self.precision).rate
         except NoRate:
             if not tried or max(tried.values()) >= self.share:
                 raise
             return None
-
-    def _run(self, rate: float) -> Outcome:
-        """The run at a rate, which the search has stored."""
-        return RunJob(self.words, self.seed, rate, self.place).simulated()

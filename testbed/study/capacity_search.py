@@ -115,7 +115,8 @@ class CapacitySearch:
     """The runs of one search. Raises InputError for options with a rate or without an objective.
 
     overrides, options: of every run, as in `testbed.simulate`; folder: that of run folders,
-    None for none; seen: called as seen(rate, share_inside) after every run.
+    None for none; seen: called as seen(rate, share_inside) after every run. summaries: those of
+    the runs so far, by rate.
     """
 
     def __init__(
@@ -130,7 +131,7 @@ class CapacitySearch:
         self._options = options
         self._folder = folder
         self._seen = seen
-        self._summaries: dict[float, dict[str, Any]] = {}  # by rate
+        self.summaries: dict[float, dict[str, Any]] = {}
         self._inside: dict[float, float] = {}
         self._too_long = too_long(self._configured)
 
@@ -145,11 +146,11 @@ class CapacitySearch:
         def share_inside(rate: float) -> float:
             inside = self._share_inside(rate)
             if inside >= share:
-                _check_limits(self._summaries[rate], rate)
+                _check_limits(self.summaries[rate], rate)
             return inside
 
         highest = highest_rate(share_inside, share, low, high, precision)
-        summaries = self._summaries
+        summaries = self.summaries
         window = summaries[highest].get(WHILE_ARRIVING) or {}
         goodputs = {rate: of["slo"]["goodput_requests_per_s"] for rate, of in summaries.items()}
         points = tuple((rate, self._inside[rate], goodputs[rate]) for rate in sorted(summaries))
@@ -175,7 +176,7 @@ class CapacitySearch:
 
     def _share_inside(self, rate: float) -> float:
         summary = measured(self._overrides, {**self._options, "rate": rate}, self._folder)
-        self._summaries[rate] = summary
+        self.summaries[rate] = summary
         inside = self._too_long.inside(summary, rate)
         if self._seen:
             self._seen(rate, inside or 0.0)
