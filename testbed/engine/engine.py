@@ -14,6 +14,7 @@ from testbed.engine.changes import Change, Changes
 from testbed.engine.clock import Process
 from testbed.engine.departures import Departures
 from testbed.engine.draft_meter import DraftMeter
+from testbed.engine.draft_path import DraftPath
 from testbed.engine.due_arrivals import DueArrivals
 from testbed.engine.executor import Executor, Flight
 from testbed.engine.fused_path import FusedPath
@@ -274,7 +275,7 @@ class Engine:
                 flight = fused.begin_next(start_ps, arrival_ps)
             if flight is None:
                 plan = self._next_plan(now_ps)
-                if plan.decode_seqs or plan.chunks:
+                if plan.decode_seqs or plan.chunks or plan.drafts:
                     flight = fused.begin(
                         plan, start_ps, arrival_ps if plan.ends_on_arrival else UNBOUNDED
                     )
@@ -543,9 +544,20 @@ class Engine:
         self.recorder.settle()
         self._snapshots.at_boundary(now_ps)
 
-    def _make_fused_path(self) -> FusedPath | None:
+    def _make_fused_path(self) -> FusedPath | DraftPath | None:
         """The fused path, if the parts of the engine have one."""
         cost, meter = self.executor.decode_cost, self.meter
+        if cost is not None and isinstance(meter, DraftMeter):
+            return DraftPath(
+                self.scheduler,
+                cost,
+                self.outputs,
+                meter,
+                self.recorder,
+                self._departures,
+                self._checks,
+                self._work,
+            )
         if cost is None or not isinstance(meter, SpanMeter):
             return None
         return FusedPath(

@@ -95,7 +95,7 @@ class FusedPath:
         plan.ends_on_arrival = not state.waiting
         context, longest = batch.next_reads()
         plan.decode_context, plan.decode_max_context = context, longest
-        if self._launches and self._is_launched(plan):
+        if self._launches and is_launched(self._cost, plan):
             return None
         usage = self._policy.usage()
         flight.usage, flight.start_ps = usage, start_ps
@@ -117,7 +117,7 @@ class FusedPath:
         """
         state, usage, meter = self._state, self._policy.usage(), self._meter
         if (plan.swapped_in or plan.preempted or plan.drafts) or (
-            self._launches and self._is_launched(plan)
+            self._launches and is_launched(self._cost, plan)
         ):
             return None
         if plan.ops:
@@ -146,20 +146,8 @@ class FusedPath:
         if repeats:
             self._set_steps(flight, arrival_ps)
         else:
-            self._set_one_step(flight)
+            set_one_step(self._cost, flight)
         return flight
-
-    def _set_one_step(self, flight: Flight) -> None:
-        """The plan is carried out once."""
-        duration_ps = self._cost.iteration(flight.work)
-        flight.steps, flight.durations = 1, record(Affine, (duration_ps, 0, 1))
-        if type(duration_ps) is not int or duration_ps < 1:  # as `are_durations`
-            raise wrong_durations(self._cost, flight.durations)
-        flight.end_ps = flight.start_ps + duration_ps
-
-    def _is_launched(self, plan: Plan) -> bool:
-        """True if the cost model says how the host launches the plan's iterations."""
-        return self._cost.launch(*launched_counts(self._cost, plan)) is not None
 
     def _work(self, flight: Flight) -> Work:
         """The work of the plan's first iteration: what it computes and reads."""
@@ -259,3 +247,17 @@ class FusedPath:
         self._recorder.fused_span(flight, memory, results.ended, outcome.first_tokens)
         for group in outcome.finished:
             self._departures.finish(group, flight.end_ps)
+
+
+def is_launched(cost: CostModel, plan: Plan) -> bool:
+    """True if the cost model says how the host launches the plan's iterations."""
+    return cost.launch(*launched_counts(cost, plan)) is not None
+
+
+def set_one_step(cost: CostModel, flight: Flight) -> None:
+    """The plan is carried out once."""
+    duration_ps = cost.iteration(flight.work)
+    flight.steps, flight.durations = 1, record(Affine, (duration_ps, 0, 1))
+    if type(duration_ps) is not int or duration_ps < 1:  # as `are_durations`
+        raise wrong_durations(cost, flight.durations)
+    flight.end_ps = flight.start_ps + duration_ps
