@@ -7,7 +7,7 @@ import pytest
 from omegaconf import OmegaConf
 
 from testbed.experiments.runs.choice_names import CONF
-from testbed.experiments.runs.compose import composed, configured
+from testbed.experiments.runs.compose import composed, composed_by_hydra, configured
 from testbed.run.build import build
 from testbed.run.config import ServerConfig, SoftwareConfig
 from testbed.run.constructor_parameters import parameters_of
@@ -38,7 +38,7 @@ VARIANTS = {
 
 
 EMPTY = (None, "", 0.0, {})
-OF_CLASSES = ("policy", "scheduler", "preemption", "arrivals", "trace")
+OF_CLASSES = ("policy", "scheduler", "preemption", "arrivals", "trace", "cost")
 
 
 def name_of(path):
@@ -113,14 +113,20 @@ def options_of(group):
             yield path.stem, locate(target, group)
 
 
-@pytest.mark.parametrize("round_", range(max(len([*options_of(group)]) for group in OF_CLASSES)))
-def test_every_key_of_a_built_in_class_can_be_set_without_a_plus(round_):
-    """An option of each group at a time, since composing takes longer than what is looked at."""
-    options = {group: [*options_of(group)] for group in OF_CLASSES}
-    chosen = {group: found[round_] for group, found in options.items() if round_ < len(found)}
-    config = composed("run", [f"{group}={name}" for group, (name, _) in chosen.items()])
-    for group, (name, cls) in chosen.items():
-        assert set(parameters_of(cls).plain_defaults) <= set(config[group]), name
+@cache
+def every_option():
+    """The options of groups of classes, each at GROUP_NAME of one configuration: to compose one
+    takes longer than what is looked at.
+    """
+    options = [(path.parent.name, path.stem) for path in FILES if path.parent.name in OF_CLASSES]
+    return composed_by_hydra("run", [f"+{group}@{group}_{name}={name}" for group, name in options])
+
+
+def test_every_key_of_a_built_in_class_can_be_set_without_a_plus():
+    for group in OF_CLASSES:
+        for name, cls in options_of(group):
+            keys = set(every_option()[f"{group}_{name}"])
+            assert set(parameters_of(cls).plain_defaults) <= keys, name
 
 
 def test_a_preset_repeats_nothing_of_the_options_that_it_chooses():
@@ -134,7 +140,7 @@ def test_a_preset_repeats_nothing_of_the_options_that_it_chooses():
             name = next(iter(chosen[0].values())) if chosen else None
             if name is None or group == "software":
                 continue
-            target = composed("run", [f"{group}={name}"])[group]["_target_"]
+            target = every_option()[f"{group}_{name}"]["_target_"]
             defaults = parameters_of(locate(target, group)).plain_defaults
             same = {key for key in values if defaults.get(key, ...) == values[key]}
             assert not same, (path, same)
