@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 
 from testbed.experiments.look.compare.finished_run import FinishedRun
 from testbed.experiments.look.pages.page import Chart, Series
+from testbed.run.summaries import ENGINES, RUN
 
 KIND_LABELS = {
     "token_states": "Token states",
@@ -28,9 +29,14 @@ def charts_of(run: FinishedRun) -> list[Chart]:
     """The charts of a finished run; none if it wrote no tables."""
     if run.requests is None or run.spans is None:
         return []
-    what = run.summary["run"]
-    num_slots = int(what["pool_slots"] or 1) * int(what.get("replicas") or 1)
-    return run_charts(run.requests, run.spans, num_slots)
+    return run_charts(run.requests, run.spans, _num_slots(run.summary))
+
+
+def _num_slots(summary: Mapping[str, Any]) -> int:
+    """The slots of all engines' pools; a folder of an older version has the first one's alone."""
+    of_run = summary[RUN]
+    engines = summary.get(ENGINES, {"0": of_run}).values()
+    return sum(engine.get("pool_slots", of_run["pool_slots"]) or 1 for engine in engines)
 
 
 def run_charts(requests: Table, spans: Table, num_slots: int) -> list[Chart]:

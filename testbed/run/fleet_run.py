@@ -46,9 +46,10 @@ def run_fleet(setup: Setup, fleet: FleetSetup, watch: Watch) -> Result:
         numbers = ", ".join(str(fault.engine) for fault in late)
         summary[RUN]["faults"] += f" (the run ended before that of engine {numbers})"
     if len(recorders) > 1:
-        pairs = zip(done.replicas, recorders, strict=True)
+        engines = zip(done.replicas, recorders, pool_slots, strict=True)
         summary[ENGINES] = {
-            str(replica.number): summary_of(replica, recorder) for replica, recorder in pairs
+            str(replica.number): summary_of(replica, recorder, slots)
+            for replica, recorder, slots in engines
         }
     return Result(summary, merged, setup, wall_s)
 

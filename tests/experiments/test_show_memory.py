@@ -21,9 +21,10 @@ def data_of(folder):
     )
 
 
-def test_charts_of_a_finished_run_are_those_of_full_outputs(testbed, run):
-    full = run("arrivals.duration_s=5 outputs=full", "full").folder
-    tables = run("arrivals.duration_s=5 outputs=tables", "tables").folder
+@pytest.mark.parametrize("fleet", ["", "model=llama-3-8b gpu=h200 replicas=2 gpu@1=l40s"])
+def test_charts_of_a_finished_run_are_those_of_full_outputs(testbed, run, fleet):
+    full = run(f"arrivals.duration_s=5 outputs=full {fleet}", "full").folder
+    tables = run(f"arrivals.duration_s=5 outputs=tables {fleet}", "tables").folder
     assert testbed.done("show", "charts", "tables").strip() == "tables/charts.png"
     assert (tables / "charts.png").read_bytes() == (full / "charts.png").read_bytes()
 
