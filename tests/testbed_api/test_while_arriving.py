@@ -22,7 +22,7 @@ ROWS = [  # seconds of arrival and finish; prompt, output and found tokens
     (0, 3, 100, 10, 0),
     (2, 6, 100, 20, 50),
     (5, 9, 100, 30, 60),
-    (6, -1, 100, 99, 20),  # rejected
+    (6, -1, 100, 99, -1),  # rejected
     (8, 8, 100, 40, 100),
     (8, 20, 100, 50, 0),
 ]
@@ -46,7 +46,7 @@ def test_rates_are_those_of_the_second_half_of_the_arrivals():
     assert (rates["arrived_requests_per_s"], rates[COMPLETED]) == (1, 0.5)
     assert rates["completed_output_tokens_per_s"] == 60 / 4
     assert rates[GOODPUT] == 0.25
-    assert rates["prompt_found"] == 180 / 400
+    assert rates["prompt_found"] == 160 / 300  # of those that are answered
     assert rates["share_longer_than_first_half"] == 1 / 5
 
 
