@@ -54,7 +54,13 @@ POOL = (  # other keys that set the size of a pool
     "server.memory_utilization",
     "server.workspace_gib",
 )
-POLICY_PARTS = ("eviction", "store", "load")  # groups whose option is a parameter of the policy
+OWNERS = {  # of groups whose option is a parameter of another part
+    "eviction": "policy",
+    "store": "policy",
+    "load": "policy",
+    "order": "scheduler",
+    "acceptance": "speculation",
+}
 TRANSLATIONS = {  # modules of many more, which few runs need
     "from_vllm": "testbed.experiments.vllm_server.translation",
     "from_sglang": "testbed.experiments.sglang_server.translation",
@@ -67,14 +73,14 @@ class Requested:
     """A run as the caller describes it.
 
     words: of the command line. values: by key. parts: policy, scheduler and so on as classes or
-    objects, by group. policy_parts: the same for parameters of the policy. specs: of model, server
-    and GPU, by key.
+    objects, by group. inner_parts: the same for parameters of parts, which have OWNERS. specs: of
+    model, server and GPU, by key.
     """
 
     words: list[str]
     values: dict[str, Any] = field(default_factory=dict)
     parts: dict[str, Part] = field(default_factory=dict)
-    policy_parts: dict[str, Part] = field(default_factory=dict)
+    inner_parts: dict[str, Part] = field(default_factory=dict)
     specs: dict[str, Any] = field(default_factory=dict)
 
     def add(self, key: str, value: Any) -> None:
@@ -86,8 +92,8 @@ class Requested:
         elif isinstance(value, SPECS):
             blocks = {"num_blocks": None} if isinstance(value, ServerSpec) else {}
             self.specs["server.gpu" if key == "gpu" else key] = asdict(value) | blocks
-        elif key in (*KINDS, *POLICY_PARTS) and not isinstance(value, Mapping):
-            (self.parts if key in KINDS else self.policy_parts)[key] = _part(value)
+        elif key in (*KINDS, *OWNERS) and not isinstance(value, Mapping):
+            (self.parts if key in KINDS else self.inner_parts)[key] = _part(value)
             self.words.append(f"{KEYS.get(key, key)}={_option_of(key, value)}")
         else:
             self.values[SHORT.get(key, key)] = value
@@ -254,8 +260,8 @@ def _composed(requested: Requested) -> DictConfig:
     config = composed("run", requested.words)
     for group, part in requested.parts.items():
         config[group]["_target_"] = part.name
-    for name, part in requested.policy_parts.items():
-        config.policy[name]["_target_"] = part.name
+    for name, part in requested.inner_parts.items():
+        config[OWNERS[name]][name]["_target_"] = part.name
     for key, spec in requested.specs.items():
         OmegaConf.update(config, key, spec, merge=False)
     for key, value in requested.values.items():
@@ -281,8 +287,9 @@ def _set(config: DictConfig, key: str, value: Any, *, is_free: bool) -> None:
 def _typed(requested: Requested, config: DictConfig) -> RunConfig:
     """The typed config, whose parts are the caller's classes and objects."""
     typed = typed_config(config, [*requested.words, *requested.values, *requested.specs])
-    policy = typed.policy.updated(**requested.policy_parts)
-    typed = replace(typed, policy=policy)
+    for name, part in requested.inner_parts.items():
+        owner = getattr(typed, OWNERS[name]).updated(**{name: part})
+        typed = replace(typed, **{OWNERS[name]: owner})
     parts = {
         key: replace(getattr(typed, key).updated(**part.parameters), target=part.target)
         for key, part in requested.parts.items()

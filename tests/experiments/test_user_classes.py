@@ -4,10 +4,13 @@ import csv
 import importlib
 
 import pytest
+import yaml
 from refusals import check_words
 
 from testbed import simulate, sweep
+from testbed.experiments.examples.example_request_order import ShortestPromptAged
 from testbed.experiments.runs.compose import configured
+from testbed.speculation.acceptance import Constant
 
 FILE = """
 from typing import Annotated
@@ -86,6 +89,23 @@ def test_python_takes_names_and_classes_side_by_side(mine):
     )
     assert len(orders) == 6
     assert orders["ttft_s_p99"].nunique() == 1
+
+
+def test_an_order_of_requests_is_a_class_or_an_object_too(tmp_path):
+    shortest = ShortestPromptAged, {"tokens_per_s": 7}
+    for order in (shortest, ShortestPromptAged(tokens_per_s=7)):
+        result = simulate(order=order, duration_s=3)
+        assert result.setup.scheduler.order.tokens_per_s == 7
+    folder = simulate(order=shortest, duration_s=3).save(tmp_path / "kept")
+    config = yaml.safe_load((folder / "config.yaml").read_text())
+    assert config["scheduler"]["order"]["tokens_per_s"] == 7
+
+
+def test_acceptance_is_a_class_or_an_object_too():
+    drafts = {"system": "vllm-v1", "speculation": "eagle3", "speculation.num_drafts": 2}
+    of_model = {"model": "llama-3.1-8b", "gpu": "h100-80gb", "duration_s": 3}
+    summary = simulate(acceptance=(Constant, {"rate": 0}), **drafts, **of_model).summary
+    assert summary["speculation"]["accepted"] == 0
 
 
 def test_parameters_of_a_user_class_obey_its_annotations(mine):
