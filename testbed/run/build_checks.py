@@ -13,7 +13,7 @@ from testbed.sched.preemption import (
     RecomputeSingleSwapGroup,
     Swap,
 )
-from testbed.sched.scheduler import Scheduler
+from testbed.sched.scheduler import IterationLevel, Scheduler
 
 KINDS = {  # by name, for most runs have no fleet and no drafts
     "policy": "testbed.memory.policy.MemoryPolicy",
@@ -27,6 +27,9 @@ KINDS = {  # by name, for most runs have no fleet and no drafts
     "handover": "testbed.fleet.handovers.rule.HandoverRule",
     "speculation": "testbed.speculation.speculation.Speculation",
 }
+
+# Of what a trace may lack, by the column; the others come with a trace alone
+SOURCES = {"max_new_tokens": "give workload.max_new_tokens"}
 
 # Rules by which single sequences are computed again
 RECOMPUTING = (Recompute, RecomputeSingleSwapGroup)
@@ -107,7 +110,11 @@ def check_workload(scheduler: Scheduler, workload: Workload) -> None:
         _check_answers_are_found(scheduler.memory)
     if scheduler.ends_at_declared and workload.rows.max_new_tokens is not None:
         _check_fixed_outputs(workload.rows.max_new_tokens, workload.rows.output_len)
-    readers = {"scheduler": scheduler, "policy.eviction": scheduler.memory.reads_columns}
+    readers = {
+        "order": scheduler.order if isinstance(scheduler, IterationLevel) else None,
+        "scheduler": scheduler,
+        "policy.eviction": scheduler.memory.reads_columns,
+    }
     for part, reader in readers.items():
         columns = () if reader is None else reader.columns_read()
         missing = [name for name in columns if name not in workload.optional_fields()]
@@ -118,7 +125,7 @@ def check_workload(scheduler: Scheduler, workload: Workload) -> None:
                     f"{type(reader).__name__} decides by the {missing[0]} of a request, and no "
                     "request of the trace has one"
                 ),
-                remedy=f"choose a trace that has, or another {part}",
+                remedy=f"{SOURCES.get(missing[0], 'choose a trace that has')}, or another {part}",
             )
 
 

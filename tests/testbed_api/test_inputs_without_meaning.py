@@ -5,6 +5,7 @@ from refusals import refuses
 
 from testbed import simulate
 from testbed.core.request import Request
+from testbed.sched.orders import ByPriority
 
 SHORT = {"rate": 1, "duration_s": 5}
 PROMPT = {"request_id": 0, "arrival_ps": 0, "prompt_len": 64, "output_len": 4}
@@ -79,7 +80,19 @@ def test_a_column_of_sequences_under_another_name_is_refused(name, tmp_path):
     [("priority", "priority"), ("aging", "priority"), ("by_session", "session")],
 )
 def test_an_order_without_what_it_ranks_by_is_refused(order, column):
-    refuses(f"decides by the {column} of a request", simulate, order=order, **SHORT)
+    refuses(f"order: .* decides by the {column} of a request", simulate, order=order, **SHORT)
+
+
+class FewestDeclaredFirst(ByPriority):
+    """Reads another column than its base."""
+
+    def columns_read(self):
+        return ("max_new_tokens",)
+
+
+def test_an_order_by_declared_outputs_names_the_option_that_declares_some():
+    message = r"order: FewestDeclaredFirst .* \(give workload\.max_new_tokens, "
+    refuses(message, simulate, order=FewestDeclaredFirst, **SHORT)
 
 
 def test_a_scheduler_that_retains_needs_sessions_and_a_cache():
