@@ -107,6 +107,25 @@ def without_drafters_tokens(limits: Limits, speculation: Speculation, release: R
     return Limits(budget, limits.max_num_seqs, min(limits.max_chunk_tokens, budget))
 
 
+def check_chunk(limits: Limits, speculation: Speculation, release: Release) -> None:
+    """Raise InputError for chunks that cut a prompt's last token from its rows for drafts: a
+    server of a release that admits with drafts ends there.
+    """
+    rows = 1 + speculation.max_drafts
+    is_cut = limits.max_chunk_tokens < rows <= limits.max_num_batched_tokens
+    if not (is_cut and release.admits_with_drafts):
+        return
+    raise InputError(
+        key="scheduler.long_prefill_token_threshold",
+        value=limits.max_chunk_tokens,
+        problem=(
+            f"a prompt with one token left to compute needs {rows} rows for drafts: vLLM "
+            f"{release.number} ends with an AssertionError there"
+        ),
+        remedy=f"at least {rows}, or 0",
+    )
+
+
 def check_memory(memory: Capabilities, speculation: Speculation) -> None:
     """Raise InputError for a memory policy that has no model of drafts."""
     if memory.layered is not None:

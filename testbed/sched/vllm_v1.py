@@ -15,6 +15,7 @@ from testbed.sched.drafting import (
     Drafting,
     NoDrafts,
     check_ahead,
+    check_chunk,
     check_memory,
     without_drafters_tokens,
 )
@@ -101,6 +102,7 @@ class VllmV1(IterationLevel):
     def _drafting(self, drafter: Speculation) -> Drafting:
         """The drafts of a drafter, whose own batch takes tokens of the budget."""
         check_memory(self.memory, drafter)
+        check_chunk(self.limits, drafter, self.release)
         if self.plans_ahead:
             check_ahead(drafter)
         self.limits = without_drafters_tokens(self.limits, drafter, self.release)

@@ -25,16 +25,16 @@ ACCEPTANCES = (
 @st.composite
 def speculating_schedulers(draw, truncates):
     """A function that makes a scheduler that speculates, over a policy of the same make."""
-    limits = {
-        "max_num_seqs": draw(st.sampled_from([2, 40])),
-        "max_num_batched_tokens": draw(st.sampled_from([40, 60, 300])),
-        "long_prefill_token_threshold": draw(st.sampled_from([0, 3, 16])),
-        "scheduler_reserve_full_isl": draw(st.booleans()),
-        "release": draw(st.sampled_from(list(RELEASES.values()))),
-    }
     options = {
         "num_drafts": draw(st.integers(1, 5)),
         "acceptance": draw(st.sampled_from(ACCEPTANCES))(seed=draw(st.integers(0, 99))),
+    }
+    limits = {
+        "max_num_seqs": draw(st.sampled_from([2, 40])),
+        "max_num_batched_tokens": draw(st.sampled_from([40, 60, 300])),
+        "long_prefill_token_threshold": draw(st.sampled_from([0, 1 + options["num_drafts"], 16])),
+        "scheduler_reserve_full_isl": draw(st.booleans()),
+        "release": draw(st.sampled_from(list(RELEASES.values()))),
     }
     if draw(st.booleans()):
         speculation = Heads(**options)

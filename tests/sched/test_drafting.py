@@ -51,6 +51,19 @@ class NotedAdmissions(Paged):
         return super().admit(seqs, num_tokens)
 
 
+@pytest.mark.parametrize(
+    ("chunk", "release", "ends"), [(3, V0_33, True), (4, V0_33, False), (3, V0_19, False)]
+)
+def test_a_chunk_that_cuts_the_rows_of_drafts_ends_a_server(chunk, release, ends):
+    """As vLLM 0.28 and 0.33 end, by `assert num_new_tokens == 1 + self.num_spec_tokens`."""
+    asked = {"release": release, "long_prefill_token_threshold": chunk}
+    drafter = NGram(3, acceptance=Constant(0.5))
+    if ends:
+        refuses("AssertionError", scheduler_of, drafter, **asked)
+    else:
+        assert scheduler_of(drafter, **asked).limits.max_chunk_tokens == chunk
+
+
 def served(scheduler, *lengths):
     """The run of requests of these (prompt, output) lengths that come together."""
     requests = [Request(i, 0, prompt, output) for i, (prompt, output) in enumerate(lengths)]
