@@ -24,6 +24,7 @@ NAMES: Mapping[str, tuple[str, ...]] = {  # of a checkpoint's method, in a comma
     "fp8": ("fp8",),
     "mxfp4": ("mxfp4",),
 }
+UNASKED = (None, "None")  # as vLLM's parser reads the word
 # For whose checkpoints vLLM takes any name
 OF_MODELOPT = ("modelopt", "modelopt_fp4", "modelopt_mixed")
 EVERY_NAME = {*OF_MODELOPT, *(name for names in NAMES.values() for name in names)}
@@ -69,7 +70,7 @@ def check_checkpoint(path: Path, release: Release, asked: str | None = None) -> 
         return
     method = str(quantised.get("quant_method"))
     problem = _problem(quantised, release)
-    if asked not in (None, "none") and asked not in NAMES.get(method, (asked,)):
+    if asked not in UNASKED and asked not in NAMES.get(method, (asked,)):
         problem = f"{OPTION} {asked} is another method"
     if problem:
         key = f"{path}: {QUANTIZATION}"

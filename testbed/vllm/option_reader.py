@@ -14,6 +14,8 @@ HARMLESS_VARIABLES = ("VLLM_LOGGING", "VLLM_CACHE_ROOT", "VLLM_CONFIG", "VLLM_AP
 NEUTRAL_VARIABLES = {"VLLM_USE_V1": "1"}
 LMCACHE = "LMCACHE_"  # read if the server has LMCache, else by nothing
 PARTITION = "VLLM_PP_LAYER_PARTITION"
+SCALED = ("--kv-cache-memory-bytes", "--max-model-len", "--max-num-batched-tokens")  # 8k
+FRACTIONS = ("--gpu-memory-utilization", "--kv-offloading-size")  # 0.5
 ESTIMATE_GRAPHS = "VLLM_MEMORY_PROFILER_ESTIMATE_CUDAGRAPHS"
 
 
@@ -66,7 +68,7 @@ class OptionReader:
         if text is None:
             return None
         number = number_of(text)
-        if number is None:
+        if number is None or not _takes(name, text):
             remedy = f"a number alone, of {unit}" if unit else ""
             raise self.refusal(name, "is no number", SEVERAL if "," in text else remedy)
         return number
@@ -91,6 +93,13 @@ class OptionReader:
         if value not in choices:
             raise self.refusal(name, "is unknown", f"choose from {', '.join(choices)}")
         return choices[value]
+
+
+def _takes(name: str, text: str) -> bool:
+    """True if vLLM's parser takes a number in this form for an option: with a scale, or a point."""
+    if text[-1].isalpha():
+        return name in SCALED
+    return "." not in text or name in FRACTIONS
 
 
 def check_release(command: Command, release: Release) -> None:

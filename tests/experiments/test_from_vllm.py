@@ -72,7 +72,7 @@ def test_what_a_user_gives_a_policy_that_does_not_take_it_is_refused(testbed, wo
 def test_parallelism_memory_and_limits_are_translated(translated):
     words, ignored = translated(
         "vllm serve meta-llama/Llama-3.1-8B-Instruct -tp 2 --gpu_memory_utilization=0.8 "
-        "--max-num-seqs 1k --max-num-batched-tokens=2K",
+        "--max-num-seqs 1000 --max-num-batched-tokens=2K",
         "gpu=h200",
     )
     assert {
