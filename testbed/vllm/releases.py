@@ -180,6 +180,14 @@ class Release:
             "v1/kv_cache_interface.py MambaSpec.max_memory_usage_bytes",
         ),
     ] = False
+    has_groups_beside_events: Annotated[
+        bool,
+        Fact(
+            "with --kv-events-config layers that cache differently have groups of their own; else "
+            "it switches the hybrid manager off",
+            "config/vllm.py VllmConfig.__post_init__",
+        ),
+    ] = False
     aligns_blocks: Annotated[
         bool,
         Fact(
@@ -482,6 +490,7 @@ V0_20 = replace(
     checks_override=True,
     checks_drafters_batch=True,
     caps_windows=True,
+    has_groups_beside_events=True,
     aligns_blocks=True,
     latent_alignment=16,
     has_wide_states=True,

@@ -20,7 +20,7 @@ from testbed.vllm.attention_backends import (
     with_enough_range,
     with_preferred_cache,
 )
-from testbed.vllm.checkpoints import EVERY_NAME, Quantization
+from testbed.vllm.checkpoints import EVERY_NAME, UNASKED, Quantization
 from testbed.vllm.chosen_backend import OPTION as ATTENTION
 from testbed.vllm.chosen_backend import chosen_backend
 from testbed.vllm.command import OFF, Command
@@ -41,6 +41,7 @@ from testbed.vllm.start_refusals import (
     check_drafts,
     check_prompts,
     check_types,
+    one_group_by,
 )
 from testbed.vllm.window_blocks import block_with_windows
 
@@ -310,10 +311,10 @@ def _pages(
     reader: OptionReader, model: ModelSpec, num_gpus: int, block_size: int, under_way: int
 ) -> Pages:
     """The pages of the KV cache, as the manager of KV groups or of one group has them."""
-    is_hybrid = not reader.is_on("--disable-hybrid-kv-cache-manager")
-    if model.states and not is_hybrid:
-        raise reader.refusal("--disable-hybrid-kv-cache-manager", "layers of states need it")
-    return pages_of(model, num_gpus, block_size, is_hybrid=is_hybrid, tokens_under_way=under_way)
+    option = one_group_by(reader)
+    if model.states and option:
+        raise reader.refusal(option, "layers of states need the hybrid manager, which is off")
+    return pages_of(model, num_gpus, block_size, is_hybrid=not option, tokens_under_way=under_way)
 
 
 def limits_with(
@@ -409,7 +410,7 @@ def _quantised(reader: OptionReader, shape: ModelSpec) -> ModelSpec:
     names are those of a quantised checkpoint's own method (check_checkpoint compares them).
     """
     quantization = reader.value("--quantization")
-    if quantization in (None, "none") or (quantization == "fp8" and shape.fp8_products):
+    if quantization in UNASKED or (quantization == "fp8" and shape.fp8_products):
         return shape
     bits = shape.weight_bits or (shape.experts.bits if shape.experts else None)
     if quantization in EVERY_NAME and bits is not None:

@@ -9,7 +9,7 @@ from testbed.core.hf_schemes import MXFP4_BITS
 from testbed.core.specs import ModelSpec
 from testbed.vllm.attention_backends import BLACKWELL, HOPPER, WIDEST_HEAD, keeps_each_state
 from testbed.vllm.checkpoints import Quantization
-from testbed.vllm.command import ON
+from testbed.vllm.command import OFF, ON
 from testbed.vllm.generations import capability_of
 from testbed.vllm.limits import Limits
 from testbed.vllm.option_reader import OptionReader
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 CACHE_TYPE, DTYPE = "--kv-cache-dtype", "--dtype"
 GPUS = "--tensor-parallel-size"
 SHARDS = "--decode-context-parallel-size"
+ONE_GROUP, EVENTS = "--disable-hybrid-kv-cache-manager", "--kv-events-config"
 THRESHOLD = "--long-prefill-token-threshold"
 CHUNKS, BUDGET = "--enable-chunked-prefill", "--max-num-batched-tokens"
 E5M2, E4M3 = "fp8_e5m2", (None, "auto", "fp8_e4m3")
@@ -46,8 +47,22 @@ def check_context_shards(reader: OptionReader, model: ModelSpec, num_gpus: int) 
         _check_shards_of_heads(reader, model, num_gpus, shards)
     elif model.latent.index_bytes:
         _check_shards_of_sparse(reader, model, num_gpus, shards)
-    if model.window is not None:
+    is_joined = bool(one_group_by(reader)) and len(model.groups) > 1
+    if model.window is not None and not is_joined:
         raise reader.does_not_start(SHARDS, "layers with windows do not divide sequences")
+
+
+def one_group_by(reader: OptionReader) -> str:
+    """The option that gives layers which cache differently one group, so that each stores all
+    tokens; empty: they have groups of their own. Raises InputError if groups are asked for beside
+    an option that switches them off.
+    """
+    has_events = reader.value(EVENTS) is not None
+    if has_events and not reader.release.has_groups_beside_events:
+        if reader.value(ONE_GROUP) == OFF:
+            raise reader.does_not_start(EVENTS, f"it switches {ONE_GROUP} on", f"give {ONE_GROUP}")
+        return EVENTS
+    return ONE_GROUP if reader.is_on(ONE_GROUP) else ""
 
 
 def _check_shards_of_heads(

@@ -27,6 +27,7 @@ CONFIGS = json.loads(FAMILIES.read_text(encoding="utf-8"))
 POOL = f"--kv-cache-memory-bytes {4 << 30}"
 DRAFTER = {"model": "meta-llama/Llama-3.2-1B", "num_speculative_tokens": 2}
 NGRAM = """--speculative-config '{"method":"ngram","num_speculative_tokens":3}'"""
+ONE_GROUP = "--disable-hybrid-kv-cache-manager"
 LLAMA = "vllm serve meta-llama/Llama-3.1-70B"
 QWEN3_MOE = "vllm serve Qwen/Qwen3-30B-A3B --max-model-len 8192"
 
@@ -145,6 +146,7 @@ def test_a_stage_without_attention_is_not_modelled(tmp_path):
         ("llama", "-tp 4 -dcp 2", "0.33", 4194304, 512.0),
         ("qwen3-next", f"-tp 8 -dcp 2 {NGRAM}", "0.33", 3273603, 399.61),
         ("llama4", f"-tp 4 -dcp 2 {NGRAM}", "0.33", 2396745, 292.57),
+        ("gemma2", f"-tp 8 -dcp 2 {ONE_GROUP}", "0.33", 1048576, 128.0),  # which stores all tokens
     ],
 )
 def test_context_parallelism_divides_the_tokens_of_full_attention(
@@ -161,6 +163,7 @@ def test_context_parallelism_divides_the_tokens_of_full_attention(
         ("llama", "-tp 8 -dcp 8"),
         ("llama", "-tp 8 -dcp 3"),
         ("gemma2", "-tp 8 -dcp 2"),  # windows
+        ("qwen2-windows", f"-tp 8 -dcp 2 {ONE_GROUP}"),  # of all layers, which are one group anyway
         ("deepseek-v3.2", "-tp 2 -dcp 2"),  # sparse attention, in 16 bits
     ],
 )

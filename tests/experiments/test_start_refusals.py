@@ -135,6 +135,10 @@ def test_a_start_that_is_refused_has_another_exit_code_than_a_wrong_value(testbe
         ("--kv-cache-memory-bytes 3.5G", "--kv-cache-memory-bytes"),
         ("--quantization fp8 --dtype float32", "--dtype"),
         ("--max-num-partial-prefills 2", "--max-num-partial-prefills"),
+        ("--max-num-seqs 1k", "--max-num-seqs"),
+        ("-tp 2.0", "--tensor-parallel-size"),
+        ("--long-prefill-token-threshold 0.5", "--long-prefill-token-threshold"),
+        ("--quantization none", "--quantization"),
     ],
 )
 def test_values_that_vllm_refuses_and_so_does_a_question_for_memory(words, option):
@@ -160,6 +164,7 @@ def test_values_that_vllm_refuses_and_so_does_a_question_for_memory(words, optio
         (f"{IMAGES} -tp 16", "0.33"),
         (f"{MAMBA} -tp 8", "0.33"),
         (f"{LLAMA} --disable-sliding-window", "0.33"),
+        (f"{LLAMA} --quantization None --max-model-len 1.5k", "0.33"),
         (drafts(VISION, "Qwen/Qwen3-0.6B"), "0.28"),
         (drafts(f"{VISION} --language-model-only", "Qwen/Qwen3-0.6B"), "0.20"),
         (drafts(f"{QWEN} -tp 2", SMALL_QWEN), "0.33"),
@@ -268,6 +273,23 @@ def test_one_window_for_all_layers_needs_no_hybrid_manager():
         fits(f"{words} --disable-hybrid-kv-cache-manager").max_concurrency
         == fits(words).max_concurrency
     )
+
+
+@pytest.mark.parametrize(
+    ("release", "blocks", "concurrency"), [("0.19", 65536, 8.0), ("0.20", 131072, 15.04)]
+)
+def test_events_of_the_cache_join_groups_in_019(tmp_path, release, blocks, concurrency):
+    """gpt-oss in 4 GiB, as vLLM 0.19 plans it and as later releases do; states it does not serve,
+    nor groups that the command asks for.
+    """
+    events = "--kv-cache-memory-bytes 4294967296 --kv-events-config '{}'"
+    (tmp_path / "config.json").write_text(json.dumps(FAMILIES["gpt-oss"]), encoding="utf-8")
+    found = fits(f"vllm serve {tmp_path} {events}", release)
+    assert (found.num_blocks, round(found.max_concurrency, 2)) == (blocks, concurrency)
+    if release == "0.19":
+        refuses("--kv-events-config", fits, f"{STATES} {events}", release)
+        groups = f"{SINKS} {events} --no-disable-hybrid-kv-cache-manager"
+        refuses("--kv-events-config", fits, groups, release, error=DoesNotStart)
 
 
 def test_a_pool_without_a_block_says_what_to_do():
