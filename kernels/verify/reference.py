@@ -28,9 +28,7 @@ def gather(cache: Tensor, table: Tensor, context_len: int) -> Tensor:
     return blocks.transpose(1, 2).reshape(-1, cache.shape[1], cache.shape[3])[:context_len]
 
 
-def full_attention(
-    q: Tensor, k: Tensor, v: Tensor, scale: float | None = None, window: int | None = None
-) -> Tensor:
+def full_attention(q: Tensor, k: Tensor, v: Tensor, window: int | None = None) -> Tensor:
     """Causal attention of the last q.shape[0] tokens of a sequence: two passes (maximum and sum,
     then values).
 
@@ -38,9 +36,8 @@ def full_attention(
     repeating K and V. window: the last tokens that a token reads, itself included.
     """
     group, past = q.shape[1] // k.shape[1], k.shape[0] - q.shape[0]
-    scale = q.shape[2] ** -0.5 if scale is None else scale
     k, v = k.repeat_interleave(group, dim=1), v.repeat_interleave(group, dim=1)
-    scores = torch.einsum("ihd,jhd->hij", q, k) * scale
+    scores = torch.einsum("ihd,jhd->hij", q, k) * q.shape[2] ** -0.5
     position = torch.arange(q.shape[0], device=q.device)[:, None] + past
     tokens = torch.arange(k.shape[0], device=q.device)
     hidden = (

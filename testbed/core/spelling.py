@@ -7,11 +7,11 @@ from testbed.core.errors import InputError
 MOST_BEGUN = 4
 
 
-def did_you_mean(name: str, choices: Iterable[str], most: int = 1) -> str:
-    """A question that ends a message, with as many of the names that are like this one, or nothing
-    if none is.
+def did_you_mean(name: str, choices: Iterable[str]) -> str:
+    """A question that ends a message, with the names that are like this one, or nothing if none
+    is.
     """
-    return question(near_names(name, choices, most))
+    return question(near_names(name, choices))
 
 
 def near_names(name: str, choices: Iterable[str], most: int = 1) -> list[str]:

@@ -4,7 +4,7 @@ Each file of a folder is varied, and asked about on GPUs of three generations.
 """
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
 from testbed.experiments.real.lockstep.config_variations import variations
@@ -43,17 +43,17 @@ def write_families(folder: Path) -> None:
         path.write_text(json.dumps(config, indent=1), encoding="utf-8")
 
 
-def check_configs(folder: Path, gpus: Sequence[str] = GPUS) -> Iterator[str]:
+def check_configs(folder: Path) -> Iterator[str]:
     """Compare every config.json below a folder and its variations; a line for each difference, and
     the counts last.
     """
-    return compared(asked for path in config_files(folder) for asked in _asked(path, gpus))
+    return compared(asked for path in config_files(folder) for asked in _asked(path))
 
 
-def _asked(path: Path, gpus: Sequence[str]) -> Iterator[Asked]:
+def _asked(path: Path) -> Iterator[Asked]:
     """The questions to a file: its variations, and options beside the file as it is."""
     config, name = json.loads(path.read_text(encoding="utf-8")), path.parent.name
     for variation, varied in variations(config):
-        yield from (Asked(f"{name} {variation}", varied, gpu) for gpu in gpus)
+        yield from (Asked(f"{name} {variation}", varied, gpu) for gpu in GPUS)
     for words in OPTIONS:
-        yield from (Asked(name, config, gpu, words) for gpu in gpus)
+        yield from (Asked(name, config, gpu, words) for gpu in GPUS)

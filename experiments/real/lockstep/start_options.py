@@ -6,7 +6,7 @@ types, and options that another one excludes.
 """
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from random import Random
 
@@ -113,20 +113,18 @@ OPTIONS = (
 )
 
 
-def check_starts(
-    folder: Path, count: int | None = None, seed: int = 0, gpus: Sequence[str] = GPUS
-) -> Iterator[str]:
+def check_starts(folder: Path, count: int | None, seed: int) -> Iterator[str]:
     """Compare every option for every config.json below a folder, or `count` that are drawn; a line
     for each difference, and the counts last.
     """
-    questions = list(_questions(folder, gpus))
+    questions = list(_questions(folder))
     if count is not None:
         questions = Random(seed).sample(questions, min(count, len(questions)))
     return compared(questions)
 
 
-def _questions(folder: Path, gpus: Sequence[str]) -> Iterator[Asked]:
+def _questions(folder: Path) -> Iterator[Asked]:
     for path in config_files(folder):
         config = json.loads(path.read_text(encoding="utf-8"))
-        for gpu in gpus:
+        for gpu in GPUS:
             yield from (Asked(path.parent.name, config, gpu, words) for words in OPTIONS)
