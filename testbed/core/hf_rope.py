@@ -19,7 +19,8 @@ LENGTHS = (
 DECIDES = "model_max_length"  # over the others, though it be larger
 UNKNOWN_LENGTH = 2048  # vLLM's, if no key names one
 # Ropes whose positions are counted already; releases disagree on yarn.
-SCALED_ALREADY = ("default", "su", "longrope", "llama3", "deepseek_yarn", "mrope")
+SCALED_ALREADY = ("su", "longrope", "llama3", "deepseek_yarn")
+PLAIN = ("default", "mrope")  # which have no factor, but one that is given counts
 
 
 class Lengths(NamedTuple):
@@ -53,7 +54,7 @@ def _by_rope(fields: Fields, kind: str, rope: Mapping[str, Any], positions: int)
     original = rope.get("original_max_position_embeddings")
     if rope_type == "yarn":
         return _by_yarn(positions, original, factor)
-    if kind in types()["latent"] and original is None:
+    if kind in types()["latent"] and original is None and rope_type not in PLAIN:
         raise fields.does_not_start("rope_scaling", "it needs original_max_position_embeddings")
     return Lengths(int(positions * factor))
 

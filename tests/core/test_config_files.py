@@ -133,6 +133,8 @@ LONGROPE = {"type": "longrope"}
         (LINEAR, "0.19", 32768),
         (LINEAR, "0.33", 32768),
         ({**LINEAR, "rope_type": "dynamic"}, "0.33", 32768),
+        ({**LINEAR, "rope_type": "default"}, "0.19", 32768),
+        ({"factor": 4.0}, "0.33", 32768),
         (YARN, "0.19", 32768),
         (YARN, "0.33", 8192),
         (LLAMA_3, "0.19", 8192),
