@@ -26,15 +26,14 @@ class DueArrivals:
         self._ahead: list[tuple[Request, str]] = []  # up to one that could run, the last one first
         self._look_ahead()
 
-    def take(self, now_ps: int) -> list[tuple[Request, str]]:
-        """The requests that have arrived by now, each with the reason why it could never run."""
-        taken, ahead = [], self._ahead
-        while ahead and self.next_ps <= now_ps:
-            taken.append(ahead.pop())
-            if ahead:
-                self.next_ps = ahead[-1][0].arrival_ps
-            else:
-                self._look_ahead()
+    def take(self) -> tuple[Request, str]:
+        """The next request, at `next_ps`, and the reason why it could never run."""
+        ahead = self._ahead
+        taken = ahead.pop()
+        if ahead:
+            self.next_ps = ahead[-1][0].arrival_ps
+        else:
+            self._look_ahead()
         return taken
 
     def _look_ahead(self) -> None:

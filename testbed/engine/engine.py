@@ -129,7 +129,8 @@ class Engine:
 
     def _take_arrivals(self, now_ps: int) -> None:
         arrivals = self._arrivals
-        for request, reason in arrivals.take(now_ps):
+        while arrivals.next_ps <= now_ps:
+            request, reason = arrivals.take()
             self._arrived(request, reason)
         if arrivals.closes and arrivals.next_ps == UNBOUNDED:
             self.close()
@@ -244,7 +245,7 @@ class Engine:
                 begun = self._begin_next(now_ps)
                 if isinstance(begun, Flight):
                     if not self._is_alone:
-                        yield self._alarm.set(begun.end_ps)  # a cut brings both forward
+                        yield from self._until_ended(begun)
                     now_ps = self._end_fused(begun)
                     continue
                 if self._is_alone and self.clock.now_ps < now_ps:
@@ -266,25 +267,19 @@ class Engine:
 
     def _begin_next(self, now_ps: int) -> Flight | Plan:
         """Begin the next plan by the fused path; the plan if it takes the plain one."""
-        fused, plan, state = self._fused_path, None, self.scheduler.state
-        if fused is not None:
-            start_ps = self._ended_ps or now_ps
-            arrival_ps = self._arrivals.next_served_ps
-            flight = None
-            if not state.waiting or state.waiting[0] is state.refused:
-                flight = fused.begin_next(start_ps, arrival_ps)
-            if flight is None:
-                plan = self._next_plan(now_ps)
-                if plan.decode_seqs or plan.chunks or plan.drafts:
-                    flight = fused.begin(
-                        plan, start_ps, arrival_ps if plan.ends_on_arrival else UNBOUNDED
-                    )
+        fused, state = self._fused_path, self.scheduler.state
+        if fused is None:
+            return self._next_plan(now_ps)
+        start_ps, arrival_ps = self._ended_ps or now_ps, self._arrivals.next_served_ps
+        if not state.waiting or state.waiting[0] is state.refused:
+            flight = fused.begin_next(start_ps, arrival_ps)
             if flight is not None:
-                if not self._is_alone:
-                    self._in_flight.append(flight)
-                    self._current = flight
                 return flight
-        return self._next_plan(now_ps) if plan is None else plan
+        plan = self._next_plan(now_ps)
+        if not (plan.decode_seqs or plan.chunks or plan.drafts):
+            return plan
+        until_ps = arrival_ps if plan.ends_on_arrival else UNBOUNDED
+        return fused.begin(plan, start_ps, until_ps) or plan
 
     def _next_plan(self, now_ps: int) -> Plan:
         """The plan for what has arrived, ended and landed by now."""
@@ -310,11 +305,16 @@ class Engine:
             self._departures.reject_planned(plan, now_ps)
         return plan
 
+    def _until_ended(self, flight: Flight) -> Generator[Any, None, None]:
+        """The plan of the fused path runs, and may be cut."""
+        self._in_flight.append(flight)
+        self._current = flight
+        yield self._alarm.set(flight.end_ps)  # a cut brings both forward
+        self._in_flight.clear()
+        self._current = None
+
     def _end_fused(self, flight: Flight) -> int:
         """The plan has run; when."""
-        if not self._is_alone:
-            self._in_flight.clear()
-            self._current = None
         end_ps = self._ended_ps = flight.end_ps
         if self._arrivals.next_ps <= end_ps:
             self._take_arrivals(end_ps)
