@@ -239,15 +239,17 @@ class Scheduler(ABC):
                 grown = answer
             state.batch.steps += steps
             state.batch.extended += steps - 1
-            for request_id in results.ended:
+            ended, changed, _, _ = results
+            for request_id in ended:
                 group = state.running[request_id]
                 if group.batch is not None:
                     self.finish(group)
                     finished.append(group)
-            beams, fork_members = state.beams, state.pending_forks.fork_members
-            for request_id, parents in results.parents.items():
-                if parents and request_id in beams:
-                    fork_members(beams[request_id], parents)
+            if changed:
+                beams, fork_members = state.beams, state.pending_forks.fork_members
+                for request_id, parents in changed.items():
+                    if parents and request_id in beams:
+                        fork_members(beams[request_id], parents)
         for group, seq, new, num_stored, last, _ in plan.chunks:
             seq.store(num_stored + new)
             if last:

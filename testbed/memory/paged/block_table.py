@@ -78,7 +78,7 @@ class Tables:
     def give_up(self, seq: Sequence, kept: int = 0) -> None:
         """Remove a sequence's table; its first `kept` blocks keep their reference."""
         table = self.held.pop(seq.seq_id, None) or absent(seq)
-        self._drop_end(table, kept, seq.num_slots)
+        self._drop_end(table, kept, seq.slots_offset)  # as `num_slots`, outside a batch
 
     def receive(self, tables: list[BlockTable]) -> tuple[Copy, ...]:
         """Copy tables of another pool to free blocks, with the same sharing: a transfer for each
