@@ -365,12 +365,9 @@ class Granular(NamedTuple):
         Args:
             final_len: tokens with which the sequence ends.
         """
-        padding = -final_len % self.size
-        return (
-            [(final_len + padding - self.size + 1, padding * self.slots_per_token)]
-            if padding
-            else []
-        )
+        size, slots_per_token = self
+        padding = -final_len % size
+        return [(final_len + padding - size + 1, padding * slots_per_token)] if padding else []
 
     def slots_of(self, num_tokens: int) -> int:
         """Slots that such a sequence holds.

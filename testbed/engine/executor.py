@@ -27,6 +27,8 @@ class Flight:
         usage: the pool as its first iteration sees it.
         saved: slots that sharing saves in it.
         durations: of its iterations, if they are known beforehand.
+        growth_ps: what each of them takes more than the one before, on the fused path.
+        num_running: requests that run when it begins, on the fused path.
         num_waiting: requests in the queue when it begins.
         num_swapped: requests on the host then.
         steps: how many iterations of it are carried out.
@@ -56,6 +58,8 @@ class Flight:
     usage: Usage
     saved: int
     durations: Affine
+    growth_ps: int
+    num_running: int
     num_waiting: int
     num_swapped: int
     steps: int = 1

@@ -99,14 +99,14 @@ class FusedPath:
             return None
         usage = self._policy.usage()
         flight.usage, flight.start_ps = usage, start_ps
+        num_running = flight.num_running = len(state.running)
         flight.num_waiting, flight.growing = len(state.waiting), num_seqs
         repeated, flight.saved = 0, usage.saved
         if flight.saved:
             self._meter.begin_shared()
             repeated = self._meter.repeated_reads(plan, usage)
-        num = len(state.running)
         flight.work = record(
-            Work, (num_seqs, context, longest, repeated, (), num, (), (), (), 0, (), 0)
+            Work, (num_seqs, context, longest, repeated, (), num_running, (), (), (), 0, (), 0)
         )
         self._set_steps(flight, UNBOUNDED if state.waiting else arrival_ps)
         return flight
@@ -116,6 +116,7 @@ class FusedPath:
         or after arrival_ps; None if the plan needs the plain path.
         """
         state, usage, meter = self._state, self._policy.usage(), self._meter
+        saved = usage.saved
         if (plan.swapped_in or plan.preempted or plan.drafts) or (
             self._launches and is_launched(self._cost, plan)
         ):
@@ -133,10 +134,10 @@ class FusedPath:
             meter.open(plan, usage)
         elif plan.chunks:
             meter.begin_chunks(plan)
-        elif repeats and usage.saved:
+        elif repeats and saved:
             meter.begin_shared()
         flight.plan, flight.usage, flight.start_ps = plan, usage, start_ps
-        flight.saved = usage.saved
+        flight.saved, flight.num_running = saved, len(state.running)
         flight.num_waiting, flight.num_swapped = len(state.waiting), len(state.swapped)
         if state.loading:
             flight.num_waiting += len(state.loading)
@@ -144,7 +145,10 @@ class FusedPath:
         flight.growing = len(state.batch.sequences)
         flight.work = self._work(flight)
         if repeats:
-            self._set_steps(flight, arrival_ps)
+            promised, wake_ps = plan.guaranteed_steps, plan.wake_ps
+            if type(promised) is not int or promised < 0 or type(wake_ps) is not int:
+                raise audit.wrong_promise(self._scheduler, plan)
+            self._set_steps(flight, min(arrival_ps, wake_ps))
         else:
             set_one_step(self._cost, flight)
         return flight
@@ -163,16 +167,15 @@ class FusedPath:
         if self._windows and plan.decode_seqs:
             windows = windows_of(plan, state.batch, self._windows)
         decodes, context, longest = plan.decode_seqs, plan.decode_context, plan.decode_max_context
-        num = len(state.running)
-        counted = decodes, context, longest, repeated, prefill, num, copies, moves, extra
-        return record(Work, (*counted, plan.forks, windows, 0))
+        num, forks = flight.num_running, plan.forks
+        counts = decodes, context, longest, repeated, prefill, num, copies, moves, extra, forks
+        return record(Work, (*counts, windows, 0))
 
-    def _set_steps(self, flight: Flight, arrival_ps: int) -> None:
-        """Sets the number of iterations: up to the next end of an output, promise or mark."""
-        plan, durations = flight.plan, self._cost.decode(flight.work)
-        promised, wake_ps = plan.guaranteed_steps, plan.wake_ps
-        if type(promised) is not int or promised < 0 or type(wake_ps) is not int:
-            raise audit.wrong_promise(self._scheduler, plan)
+    def _set_steps(self, flight: Flight, by_ps: int) -> None:
+        """Sets the number of iterations: up to the next end of an output or promise, or to the
+        first boundary at or after by_ps or the time of a snapshot.
+        """
+        promised, durations = flight.plan.guaranteed_steps, self._cost.decode(flight.work)
         if not are_durations(durations):
             raise wrong_durations(self._cost, durations)
         self._num_spans += 1
@@ -190,16 +193,13 @@ class FusedPath:
                 self._checks.repeated_reads(flight.work)
             steps = min(steps, self._meter.max_steps(flight.usage))
         duration_ps = steps * first_ps + growth_ps * (steps * (steps - 1) // 2)
-        by_ps = self._snapshots.next_ps
-        if by_ps > arrival_ps:
-            by_ps = arrival_ps
-        if by_ps > wake_ps:
-            by_ps = wake_ps
+        if by_ps > self._snapshots.next_ps:
+            by_ps = self._snapshots.next_ps
         elapsed_ps = by_ps - flight.start_ps
         if by_ps < UNBOUNDED and steps > 1 and duration_ps > elapsed_ps:
             steps = durations.steps_to_reach(elapsed_ps) if elapsed_ps > 0 else 1
             duration_ps = steps * first_ps + growth_ps * (steps * (steps - 1) // 2)
-        flight.steps, flight.durations = steps, durations
+        flight.steps, flight.durations, flight.growth_ps = steps, durations, growth_ps
         flight.end_ps = flight.start_ps + duration_ps
 
     def end(self, flight: Flight) -> None:
@@ -223,11 +223,12 @@ class FusedPath:
             if results is not NOTHING:  # the last step is committed with its results
                 batch.steps -= 1
                 finished = self._scheduler.commit(flight.plan, 1, results).finished
-        changed = finished or results.parents
+        ended, parents, _, _ = results
+        changed = finished or parents
         if self._is_checked and not changed and (steps > 1 or flight.is_promised):
             audit.check_growth(self._policy, flight.usage, grown)
         memory = self._meter.close_decodes(flight, grown)
-        self._recorder.fused_span(flight, memory, results.ended, ())
+        self._recorder.fused_span(flight, memory, ended, ())
         for group in finished:
             self._meter.forget(group)
             self._departures.finish(group, flight.end_ps)
@@ -236,16 +237,16 @@ class FusedPath:
         """`end` of iterations that compute prompts, or leave some waiting for their next chunk."""
         plan, steps, outputs, meter = flight.plan, flight.steps, self._outputs, self._meter
         results = outputs.results(plan, steps)
-        outcome = self._scheduler.commit(plan, steps, results)
+        first_tokens, finished, _ = outcome = self._scheduler.commit(plan, steps, results)
         outputs.follow(plan, outcome)
         memory: SpanAccount
         if flight is self._of_groups:
             duration_ps = flight.end_ps - flight.start_ps
             memory = meter.close(plan, flight.durations, steps, duration_ps, outcome)
         else:
-            memory = meter.close_prompts(flight, outcome)
-        self._recorder.fused_span(flight, memory, results.ended, outcome.first_tokens)
-        for group in outcome.finished:
+            memory = meter.close_prompts(flight, first_tokens, finished)
+        self._recorder.fused_span(flight, memory, results.ended, first_tokens)
+        for group in finished:
             self._departures.finish(group, flight.end_ps)
 
 
@@ -258,6 +259,7 @@ def set_one_step(cost: CostModel, flight: Flight) -> None:
     """The plan is carried out once."""
     duration_ps = cost.iteration(flight.work)
     flight.steps, flight.durations = 1, record(Affine, (duration_ps, 0, 1))
+    flight.growth_ps = 0
     if type(duration_ps) is not int or duration_ps < 1:  # as `are_durations`
         raise wrong_durations(cost, flight.durations)
     flight.end_ps = flight.start_ps + duration_ps

@@ -150,7 +150,7 @@ class Recorder:
 
     def served(self, request: Request, group: SequenceGroup, now_ps: int) -> None:
         """The request, whose sequences are `group`, was answered at now_ps."""
-        request_id, arrival_ps, prompt_len, output_len, num_seqs, _, prefix, ids, *_ = request
+        request_id, arrival_ps, prompt_len, output_len, num_seqs, _, prefix, ids = request[:8]
         times_ps = arrival_ps, self._first_ps.pop(request_id), now_ps
         preempted = group.num_swaps, group.num_recomputes
         found = group.num_cached if ids is not None or prefix > 0 else NOT_YET  # as `hits`
@@ -236,12 +236,13 @@ class Recorder:
             prefill += new
             if group.num_recomputes:
                 self.totals.recomputed += new
-        waiting, swapped = flight.num_waiting, flight.num_swapped
-        growth_ps = flight.durations.growth_ps
+        waiting, swapped, growth_ps = flight.num_waiting, flight.num_swapped, flight.growth_ps
         running, usage, internal, copies, growth, shared = memory
         pending = self._pending
         pending += (start_ps, end_ps - start_ps, steps, decodes, prefill, 0, waiting, swapped)
-        pending += (growth_ps, running, internal, copies, *usage, *growth)
+        pending += (growth_ps, running, internal, copies)
+        pending += usage
+        pending += growth
         if shared:
             self._shared += shared
         if decodes:

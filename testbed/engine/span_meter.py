@@ -189,10 +189,12 @@ class SpanMeter(Meter):
             usage = usage._replace(live=usage.live - growing * self._slots_per_token)
         else:
             internal += started.slots
-        return flight.work.num_requests, usage, internal, 0, growth, shared
+        return flight.num_running, usage, internal, 0, growth, shared
 
-    def close_prompts(self, flight: Flight, outcome: Outcome) -> SpanAccount:
-        """`close` for a plan of the fused path, which has chunks."""
+    def close_prompts(
+        self, flight: Flight, first_tokens: list[SequenceGroup], finished: list[SequenceGroup]
+    ) -> SpanAccount:
+        """`close` for a plan of the fused path, which has chunks, with this outcome."""
         starts, usage, state = self._starts, flight.usage, self.state
         shared: tuple[SharedSlots, ...] = ()
         decodes, saved = flight.plan.decode_seqs, flight.saved
@@ -200,7 +202,6 @@ class SpanMeter(Meter):
             started = self._start(state.batch.steps, 1)
             self._internal += started.slots
         internal = self._internal
-        first_tokens, finished, _ = outcome
         for group in finished:
             self.forget(group)
         if decodes and state.beams:
@@ -211,7 +212,7 @@ class SpanMeter(Meter):
         if saved:
             duration_ps = flight.end_ps - flight.start_ps
             shared = (record(SharedSlots, (usage.held, saved, saved * duration_ps)),)
-        return flight.work.num_requests, usage, internal, 0, NO_CHANGE, shared
+        return flight.num_running, usage, internal, 0, NO_CHANGE, shared
 
     def max_steps(self, used: Usage) -> int:
         """While slots are shared it must know when each step takes some, which only whole blocks
@@ -304,8 +305,7 @@ class SpanMeter(Meter):
             raise wrong_answer(
                 self.policy, num_slots, "num_slots is a whole number, of the type int itself"
             )
-        request = self.outputs.requests[request_id]
-        final_len = request.prompt_len + request.output_len
+        final_len = first.prompt_len + self.outputs.lengths[request_id]
         tracked = Tracked(footprint, final_len, len(group.resident), num_slots)
         self._tracked[request_id] = tracked
         self._internal += tracked.active
