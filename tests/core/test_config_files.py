@@ -445,6 +445,7 @@ def test_a_length_of_the_tokenizer_decides_and_of_others_the_smallest(shape, mor
     ("config", "key"),
     [
         (LLAMA | {"compression_config": {"quant_method": "compressed-tensors"}}, "compression"),
+        (LLAMA | {"is_encoder_decoder": True}, "is_encoder_decoder"),
         (LLAMA | {"per_layer_config": {"0": {"num_key_value_heads": 4}}}, "per_layer_config"),
         (LLAMA | {"is_causal": False}, "is_causal"),
         (LLAMA | {"use_bidirectional_attention": True}, "use_bidirectional_attention"),
