@@ -40,13 +40,10 @@ def summarize_fleet(
     return summary
 
 
-def summary_of(replica: Replica, recorder: Recorder, pool_slots: int) -> dict[str, Any]:
-    """A few numbers of one engine: its pool, its requests, times in seconds, and what its policy
-    counted.
-    """
+def summary_of(replica: Replica, recorder: Recorder) -> dict[str, Any]:
+    """A few numbers of one engine: its requests, times in seconds, and what its policy counted."""
     totals, times = recorder.totals, latencies(recorder.requests)
     return {
-        "pool_slots": pool_slots,
         "requests": {
             "arrived": totals.arrived,
             "finished": totals.finished,

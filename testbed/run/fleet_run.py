@@ -48,7 +48,7 @@ def run_fleet(setup: Setup, fleet: FleetSetup, watch: Watch) -> Result:
     if len(recorders) > 1:
         engines = zip(done.replicas, recorders, pool_slots, strict=True)
         summary[ENGINES] = {
-            str(replica.number): summary_of(replica, recorder, slots)
+            str(replica.number): {"pool_slots": slots, **summary_of(replica, recorder)}
             for replica, recorder, slots in engines
         }
     return Result(summary, merged, setup, wall_s)

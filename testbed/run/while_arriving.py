@@ -25,10 +25,10 @@ def while_arriving(
     sessions: Column | None = None,
 ) -> dict[str, float | None] | None:
     """The window and the last arrival in s, the requests that arrive and that complete in the
-    window and the output tokens of these, per second; of its arrivals that are answered the share
-    of the prompt tokens that were found in a cache (None: contents unknown), and the median and the
-    99th percentile of the time to the first token (None: none was answered); the share of all
-    answers that took longer than the first half.
+    window and the output tokens of these, per second; of its arrivals that were admitted the
+    share of the prompt tokens that were found in a cache (None: contents unknown), and the median
+    and the 99th percentile of the time to the first token (None: none was answered); the share of
+    all answers that took longer than the first half.
 
     num_arrived: of the whole run. inside: True for each request in the log that met the objectives;
     with it the rate of these too. sessions: that of each request by its id; the time ends if fewer
@@ -43,7 +43,9 @@ def while_arriving(
         return None
     from_ps = to_ps // 2
     came = (arrival_ps > from_ps) & (arrival_ps <= to_ps)
-    served = came & (finish_ps >= 0)  # a rejected prompt never looks into a cache
+    served = came & (finish_ps >= 0)
+    # Not one that was rejected, or cancelled before its prompt was looked up
+    admitted = served | (came & (columns["hit_tokens"] >= 0))
     done = (finish_ps > from_ps) & (finish_ps <= to_ps)
     seconds = (to_ps - from_ps) / PS
     output_tokens = (columns["output_len"] * columns["num_seqs"])[done].sum()
@@ -55,7 +57,7 @@ def while_arriving(
         COMPLETED: int(done.sum()) / seconds,
         "completed_output_tokens_per_s": int(output_tokens) / seconds,
         GOODPUT: None if inside is None else int((done & inside).sum()) / seconds,
-        "prompt_found": _found(columns["prompt_len"][served], columns["hit_tokens"][served]),
+        "prompt_found": _found(columns["prompt_len"][admitted], columns["hit_tokens"][admitted]),
         **_ttft_s(columns, served),
         LONGER: _share_longer(columns, from_ps),
     }

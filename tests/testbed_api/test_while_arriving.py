@@ -46,7 +46,7 @@ def test_rates_are_those_of_the_second_half_of_the_arrivals():
     assert (rates["arrived_requests_per_s"], rates[COMPLETED]) == (1, 0.5)
     assert rates["completed_output_tokens_per_s"] == 60 / 4
     assert rates[GOODPUT] == 0.25
-    assert rates["prompt_found"] == 160 / 300  # of those that are answered
+    assert rates["prompt_found"] == 160 / 300  # of those that are admitted
     assert rates["share_longer_than_first_half"] == 1 / 5
 
 
