@@ -7,6 +7,9 @@ import shutil
 import pytest
 from tiny_run import tiny_run
 
+from testbed.experiments.look.compare.finished_run import read_run
+from testbed.experiments.look.compare.tables import charts
+
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory):
@@ -40,3 +43,10 @@ def test_bad_run_folders_are_refused_in_one_line(finished, testbed, tmp_path, sp
     spoil(tmp_path / "spoilt")
     assert message in testbed.refused("compare", "whole", "spoilt", "--html", "x.html")
     assert not (tmp_path / "x.html").exists()
+
+
+def test_latencies_are_drawn_in_the_unit_of_the_tables(finished):
+    run = read_run("run", finished)
+    curves = {chart.x_label: chart.series[0].x for chart in charts([run])}
+    assert max(curves["TTFT (s)"]) == run.requests["ttft_s"].max()
+    assert max(curves["TPOT (s/token)"]) == run.requests["tpot_s"].max()

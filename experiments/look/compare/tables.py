@@ -23,10 +23,10 @@ OVER_TIME = {
     "KV cache (1,000 tokens)": (("live", "reserved", "internal"), 1e3),
 }
 DISTRIBUTIONS = {
-    "ttft_s": ("TTFT (s)", 1.0),
-    "tpot_s": ("TPOT (ms/token)", 1e3),
-    "normalized_latency_s_per_token": ("Normalized latency (s/token)", 1.0),
-    "e2e_s": ("End-to-end latency (s)", 1.0),
+    "ttft_s": "TTFT (s)",
+    "tpot_s": "TPOT (s/token)",
+    "normalized_latency_s_per_token": "Normalized latency (s/token)",
+    "e2e_s": "End-to-end latency (s)",
 }
 DIFFERENCES = "What differs in the configs"
 INTERVALS = 60
@@ -47,8 +47,8 @@ def charts(runs: Sequence[FinishedRun]) -> Iterator[Chart]:
     if served:
         series = [Series(name, *ttft_by_arrival(table)) for name, table in served]
         yield Chart("TTFT by time of arrival", "Time of arrival (s)", "Mean TTFT (s)", series)
-    for key, (label, scale) in DISTRIBUTIONS.items() if served else ():
-        yield cdf_chart(label, {name: latencies(table)[key] * scale for name, table in served})
+    for key, label in DISTRIBUTIONS.items() if served else ():
+        yield cdf_chart(label, {name: latencies(table)[key] for name, table in served})
 
 
 def latencies(requests: pd.DataFrame) -> pd.DataFrame:
