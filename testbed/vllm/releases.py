@@ -419,6 +419,21 @@ class Release:
             "v1/kv_offload/cpu/policies/lru.py LRUCachePolicy",
         ),
     ] = False
+    takes_lone_exchange: Annotated[
+        bool,
+        Fact(
+            "--dcp-comm-backend a2a starts without --decode-context-parallel-size",
+            "config/parallel.py ParallelConfig",
+        ),
+    ] = False
+    quantises_apart: Annotated[
+        bool,
+        Fact(
+            "--quantization fp8 of plain weights is another method than that of an FP8 checkpoint, "
+            "which reads no cache of fp8_e5m2",
+            "model_executor/model_loader/weight_utils.py get_quant_config",
+        ),
+    ] = False
     prefers_fp8: Annotated[
         bool,
         Fact(
@@ -552,6 +567,8 @@ V0_33 = replace(
     looks_up_on_gpu=True,
     caps_by_drafter=True,
     offloads_by_request=True,
+    takes_lone_exchange=True,
+    quantises_apart=True,
 )
 RELEASES: Mapping[str, Release] = {
     release.number: release for release in (V0_19, V0_20, V0_28, V0_33)

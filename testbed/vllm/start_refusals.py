@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 CACHE_TYPE, DTYPE = "--kv-cache-dtype", "--dtype"
 GPUS = "--tensor-parallel-size"
-SHARDS = "--decode-context-parallel-size"
+SHARDS, EXCHANGE = "--decode-context-parallel-size", "--dcp-comm-backend"
 ONE_GROUP, EVENTS = "--disable-hybrid-kv-cache-manager", "--kv-events-config"
 THRESHOLD = "--long-prefill-token-threshold"
 CHUNKS, BUDGET = "--enable-chunked-prefill", "--max-num-batched-tokens"
@@ -42,6 +42,8 @@ def check_context_shards(reader: OptionReader, model: ModelSpec, num_gpus: int) 
             SHARDS, f"--tensor-parallel-size {num_gpus} must be divisible by it"
         )
     if shards == 1:
+        if reader.value(EXCHANGE) == "a2a" and not reader.release.takes_lone_exchange:
+            raise reader.does_not_start(EXCHANGE, f"needs {SHARDS} above 1")
         return
     if model.latent is None:
         _check_shards_of_heads(reader, model, num_gpus, shards)
@@ -130,7 +132,8 @@ def check_types(reader: OptionReader, model: ModelSpec, quantization: Quantizati
         raise reader.refusal(DTYPE, "quantized weights beside float32 are not modelled")
     if model.latent is not None and cached == E5M2:
         raise reader.does_not_start(CACHE_TYPE, "no backend of latent attention reads fp8_e5m2")
-    if quantization.scales_cache and cached == E5M2:
+    is_alike = reader.value("--quantization") == "fp8" and not reader.release.quantises_apart
+    if cached == E5M2 and (quantization.scales_cache or is_alike):
         raise reader.does_not_start(CACHE_TYPE, "the checkpoint may have scales of another FP8")
     is_packed = model.latent is not None and bool(model.latent.packed_bytes)
     if is_packed and capability_of(reader.gpu)[0] == HOPPER and cached in E4M3:

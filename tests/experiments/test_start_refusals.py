@@ -45,6 +45,8 @@ def lookup(method):
 
 DRAFTED = drafts(LLAMA, "meta-llama/Llama-3.2-1B-Instruct")
 FULL_BATCH = "--max-num-batched-tokens 256 --max-num-seqs 256"
+OLDER = ("0.19", "0.20", "0.28")
+E5M2 = "--quantization fp8 --kv-cache-dtype fp8_e5m2"
 THRESHOLD = "--long-prefill-token-threshold 2000 --max-model-len 1000"
 SPARSE = "vllm serve deepseek-ai/DeepSeek-V3.2 -tp 16 --max-num-seqs 64 --max-model-len 8192"
 SINKS = "vllm serve openai/gpt-oss-20b"
@@ -93,6 +95,8 @@ def fits(words, release="0.33"):
         (drafts(VISION, "Qwen/Qwen3-0.6B"), "0.20", "language-model-only"),
         (f"{DRAFTED} {FULL_BATCH}", "0.20", "256 of these"),
         (f"{DRAFTED} --max-num-batched-tokens 1 --max-num-seqs 1", "0.28", "1 of these"),
+        *((f"{LLAMA} --dcp-comm-backend a2a", old, "needs --decode") for old in OLDER),
+        *((f"{LLAMA} {E5M2}", old, "scales of another") for old in OLDER),
         (eagle3("google/gemma-2-9b-it"), "0.33", "no hidden states"),
         (eagle3("google/gemma-2-9b-it"), "0.19", "no hidden states"),
         (eagle3("mistralai/Mixtral-8x7B-Instruct-v0.1"), "0.28", "no hidden states"),
@@ -164,6 +168,8 @@ def test_values_that_vllm_refuses_and_so_does_a_question_for_memory(words, optio
         (f"{IMAGES} -tp 16", "0.33"),
         (f"{MAMBA} -tp 8", "0.33"),
         (f"{LLAMA} --disable-sliding-window", "0.33"),
+        (f"{LLAMA} --dcp-comm-backend a2a", "0.33"),
+        (f"{LLAMA} {E5M2}", "0.33"),
         (f"{LLAMA} --quantization None --max-model-len 1.5k", "0.33"),
         (drafts(VISION, "Qwen/Qwen3-0.6B"), "0.28"),
         (drafts(f"{VISION} --language-model-only", "Qwen/Qwen3-0.6B"), "0.20"),
