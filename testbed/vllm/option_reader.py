@@ -6,7 +6,15 @@ from collections.abc import Mapping, Sequence
 from testbed.core.errors import DoesNotStart, InputError
 from testbed.core.specs import GpuSpec
 from testbed.vllm.command import OFF, ON, SERVE, Command, number_of
-from testbed.vllm.option_table import COUNTED, HARMLESS, REFUSED, Option, may_have, releases_of
+from testbed.vllm.option_table import (
+    COUNTED,
+    HARMLESS,
+    REFUSED,
+    Option,
+    may_have,
+    refused_by_parser,
+    releases_of,
+)
 from testbed.vllm.releases import Release
 
 SEVERAL = "`testbed run -m` and `testbed plan` take several"
@@ -103,8 +111,8 @@ def _takes(name: str, text: str) -> bool:
 
 
 def check_release(command: Command, release: Release) -> None:
-    """Refuse an option that only other releases have."""
-    for name in command.values:
+    """Refuse an option that only other releases have, and a value that the parser refuses."""
+    for name, value in command.values.items():
         if not may_have(release.number, name):
             others = releases_of(name)
             raise InputError(
@@ -112,6 +120,8 @@ def check_release(command: Command, release: Release) -> None:
                 problem=f"is no option of vLLM {release.number}, but of {', '.join(others)}",
                 remedy="release=NUMBER chooses the release",
             )
+        if problem := refused_by_parser(release.number, command.options[name], value):
+            raise InputError(key=f"{SERVE}: {name}", value=value, problem=problem)
 
 
 def _remedy(option: Option, value: str) -> str:

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from testbed.core.errors import InputError
 from testbed.core.spelling import did_you_mean
 from testbed.vllm.releases import version_of
+from testbed.vllm.value_forms import problem_of
 
 UNDERSTOOD, HARMLESS, REFUSED = "understood", "harmless", "refused"
 COUNTED = "counted"  # for_memory of an option whose memory is in the answer
@@ -67,10 +68,17 @@ def options() -> dict[str, Option]:
 
 
 @cache
-def parsers() -> dict[str, frozenset[str]]:
-    """The options that the parser of each release has, by its number."""
+def parsers() -> dict[str, dict[str, str]]:
+    """The options that the parser of each release has, by its number, with the form of their values
+    (value_forms); empty: server.py reads them, or it has none.
+    """
     paths = sorted(Path(__file__).with_name("parsers").glob("*.txt"))
-    return {path.stem: frozenset(path.read_text(encoding="utf-8").split()) for path in paths}
+    return {path.stem: dict(map(_entry, path.open(encoding="utf-8"))) for path in paths}
+
+
+def _entry(line: str) -> tuple[str, str]:
+    name, _, form = line.strip().partition(" ")
+    return name, form
 
 
 def releases_of(name: str) -> list[str]:
@@ -88,6 +96,13 @@ def may_have(number: str, name: str) -> bool:
     older = [other for other in listed if version_of(other) < wanted]
     newer = [other for other in listed if version_of(other) > wanted]
     return any(name in listed[other] for other in (*older[-1:], *newer[:1]))
+
+
+def refused_by_parser(number: str, option: Option, value: str) -> str:
+    """Why the parser of a release refuses a value of an option; empty: it takes it."""
+    form = parsers().get(number, {}).get(option.name, "")
+    values = value.split() if option.takes_several else [value]
+    return next(filter(None, (problem_of(each, form) for each in values)), "")
 
 
 def options_of(names: Iterable[str]) -> dict[str, Option]:

@@ -78,6 +78,7 @@ NO_WINDOWS = "--disable-sliding-window"
 NO_DRAFTER = DrafterMemory()
 ENCODER = "--mm-encoder-tp-mode"
 DIVIDED_ENCODERS = ("gemma", "mistral", "llava")  # models whose encoder vLLM divides in any mode
+ACTIVE = "--max-num-active-seqs"
 REPLICAS = "--data-parallel-size"
 WHOLE_EXPERTS = "--enable-expert-parallel"
 DELTA_KERNEL = "--gdn-prefill-backend"
@@ -445,6 +446,8 @@ def _limits(reader: OptionReader, model: ModelSpec) -> Limits:
             "--max-num-batched-tokens",
             f"{budget:,} is below max_num_seqs, {num_seqs:,}",
         )
+    if reader.whole(ACTIVE, 1) > num_seqs:
+        raise reader.does_not_start(ACTIVE, f"is above max_num_seqs, {num_seqs:,}")
     if not _is_chunked(reader) and budget < model.max_len:
         raise reader.does_not_start(
             "--max-num-batched-tokens",
@@ -556,7 +559,7 @@ def _check_delta_kernel(reader: OptionReader, model: ModelSpec) -> None:
     """
     gpu = reader.gpu
     exports = (checkpoint_alignment(model, gpu, reader.release) or 1) > 1
-    if exports and reader.value(DELTA_KERNEL) not in (None, "auto", "flashinfer"):
+    if exports and reader.value(DELTA_KERNEL) not in (None, "flashinfer"):
         raise reader.refusal(
             DELTA_KERNEL,
             f"exports no states, by which blocks and pools follow on {gpu.name}; not modelled",

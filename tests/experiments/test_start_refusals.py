@@ -151,6 +151,32 @@ def test_values_that_vllm_refuses_and_so_does_a_question_for_memory(words, optio
 
 
 @pytest.mark.parametrize(
+    ("words", "release", "problem"),
+    [
+        ("--prefix-caching-hash-algo md5", "0.33", "one of sha256, sha256_cbor"),
+        ("--moe-backend foo", "0.33", "one of aiter"),
+        ("--moe-backend deep-gemm-mega-moe", "0.19", "one of aiter"),
+        ("--watermark 1.5", "0.33", "must be >=0 and <1"),
+        ("--watermark nan", "0.28", "must be >=0 and <1"),
+        ("--max-num-active-seqs 0", "0.33", "must be >=1"),
+        ("--max-num-active-seqs 5000", "0.33", "above max_num_seqs, 1,024"),
+        ("--max-logprobs -2", "0.28", "must be >=-1"),
+        ("--seed abc", "0.33", "no whole number"),
+        ("--seed None", "0.19", "no whole number"),
+        ("--max-num-queued-tokens 1.5", "0.33", "no whole number"),
+        ("--allowed-origins *", "0.33", "no JSON"),
+        ("--collect-detailed-traces model foo", "0.33", "one of all"),
+        ("""--attention-config '{"flash_attn": 2}'""", "0.33", "did you mean flash_attn"),
+        ("--attention-config.flash_attn 2", "0.33", "no key flash_attn"),
+        ("--attention-config 2", "0.33", "no table"),
+    ],
+)
+def test_a_value_that_the_parser_or_the_configuration_refuses(words, release, problem):
+    """As vLLM's parsers and configurations of these releases did."""
+    refuses(problem, fits, f"{LLAMA} {words}", release)
+
+
+@pytest.mark.parametrize(
     ("words", "release"),
     [
         (f"{LLAMA} {THRESHOLD}", "0.19"),
@@ -169,6 +195,10 @@ def test_values_that_vllm_refuses_and_so_does_a_question_for_memory(words, optio
         (f"{MAMBA} -tp 8", "0.33"),
         (f"{LLAMA} --disable-sliding-window", "0.33"),
         (f"{LLAMA} --dcp-comm-backend a2a", "0.33"),
+        (f"{LLAMA} --moe-backend Flashinfer-TRTLLM --watermark 0.5 --seed -1", "0.33"),
+        (f"{LLAMA} --max-log-len None --max-logprobs -2", "0.19"),
+        (f"{LLAMA} --max-num-queued-tokens 8k --max-num-active-seqs 1024", "0.33"),
+        (f"{LLAMA} --attention-config.flash_attn_version 2", "0.33"),
         (f"{LLAMA} {E5M2}", "0.33"),
         (f"{LLAMA} --quantization None --max-model-len 1.5k", "0.33"),
         (drafts(VISION, "Qwen/Qwen3-0.6B"), "0.28"),

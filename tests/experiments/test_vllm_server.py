@@ -20,6 +20,7 @@ import testbed as testbed_library
 from testbed.core.errors import DoesNotStart
 from testbed.core.layers import Latent, States
 from testbed.core.specs import GIB, ModelSpec
+from testbed.experiments.real.lockstep.vllm_installation import installed_release
 from testbed.experiments.runs.choice_names import CONF
 from testbed.experiments.vllm_server.answer import fit_of, lines_of
 from testbed.experiments.vllm_server.memory_fit import errors_by_shape, fitted_terms, predicted
@@ -30,9 +31,15 @@ from testbed.experiments.vllm_server.translation import overrides_of
 from testbed.speculation.heads import Heads
 from testbed.vllm.command import read_command
 from testbed.vllm.memory import terms
-from testbed.vllm.option_table import option_named, options, parsers
+from testbed.vllm.option_table import (
+    UNDERSTOOD,
+    option_named,
+    options,
+    parsers,
+    refused_by_parser,
+)
 from testbed.vllm.pages import pages_of
-from testbed.vllm.releases import release_numbered
+from testbed.vllm.releases import nearest_release, release_numbered
 from testbed.vllm.server import Checkpoint, server_with
 
 SHARED = Path(os.environ.get("TESTBED_SHARED", Path(__file__).parents[3] / "shared"))
@@ -60,7 +67,14 @@ def start_ups():
 
 @pytest.mark.parametrize("release", parsers())
 def test_every_option_of_a_release_has_a_class(release):
-    assert parsers()[release] <= set(options())
+    assert parsers()[release].keys() <= set(options())
+
+
+@pytest.mark.parametrize("release", parsers())
+def test_a_neutral_value_is_one_that_the_parser_takes(release):
+    for option in map(options().get, parsers()[release]):
+        for value in option.neutral:
+            assert not refused_by_parser(release, option, value)
 
 
 PARSERS = ("vllm.entrypoints.common.cli_args", "vllm.entrypoints.openai.cli_args")
@@ -75,13 +89,17 @@ def test_the_parser_of_the_installed_release_has_no_other_option(monkeypatch):
         monkeypatch.setattr(type(current_platform), "device_type", "cpu")
     module = next(module for module in map(_imported, PARSERS) if module)
     parser = module.make_arg_parser(FlexibleArgumentParser())
+    release = nearest_release(installed_release())
     words = {word for action in parser._actions for word in action.option_strings}
     for word in words - {"-h", "--help"}:
         option_named(word, "installed")
     for action in parser._actions:
         for word in action.option_strings:
             if word.startswith("--") and not word.startswith("--no-") and word != "--help":
-                assert option_named(word, "installed")[0].takes_several == (action.nargs == "+")
+                option = option_named(word, "installed")[0]
+                assert option.takes_several == (action.nargs == "+")
+                for choice in (action.choices or ()) if option.kind != UNDERSTOOD else ():
+                    assert not refused_by_parser(release.number, option, str(choice))
 
 
 def _imported(name):
