@@ -141,9 +141,9 @@ def test_an_option_of_several_values_takes_all_words_up_to_the_next_option(tmp_p
             id="windows and a cache of 8 bits",
         ),
         pytest.param(
-            f"{LLAMA} --max_num_seqs=1K --max-num-batched-tokens 4k",
+            f"{LLAMA} --max_model_len=8K --max-num-batched-tokens 4k",
             "h100-80gb",
-            ("scheduler.max_num_seqs=1024", "scheduler.max_num_batched_tokens=4000"),
+            ("model.max_len=8192", "scheduler.max_num_batched_tokens=4000"),
             id="both kinds of thousand",
         ),
         pytest.param(
