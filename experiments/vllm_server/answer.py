@@ -179,7 +179,7 @@ def fit_of(
         **_margin_of(server, memory_terms, longest_len),
         captures_graphs="--enforce-eager" not in server.values,
         notes=server.notes,
-        assumptions=() if server.speculative is None else server.speculative.notes,
+        assumptions=(*server.remarks, *(server.speculative.notes if server.speculative else ())),
         unlogged=unlogged_parts(server),
         kv_tokens_without=_tokens_without(question, server),
     )

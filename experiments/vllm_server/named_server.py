@@ -58,8 +58,18 @@ def server_of(
     speculation = None if speculative is None else speculative.speculation
     server = server_with(command, _checkpoint(named), sheet, release, of, speculation)
     cached = named.shape.kv_dtype_bytes
-    own = replace(server, option=named.option, cached_bytes=cached)
+    own = replace(server, option=named.option, cached_bytes=cached, remarks=_remarks(named))
     return replace(own, notes=notes, speculative=_with_effects(speculative, own, release))
+
+
+def _remarks(named: Named) -> tuple[str, ...]:
+    """The assumption on a config.json that names no class, which vLLM chooses by the model_type."""
+    if named.config is None or contents_of(named.config).get("architectures"):
+        return ()
+    return (
+        "the class that generates text, for config.json names none (architectures): vLLM may take "
+        "one for embeddings, without a head and a prefix cache",
+    )
 
 
 def _with_effects(

@@ -91,12 +91,15 @@ def expand(command: str | None, others: Sequence[str], on_note: OnNote = print_n
 
 
 def _start_up_lines(server: Server, choices: Mapping[str, str]) -> tuple[str, ...]:
-    """The lines that vLLM would log about its rules and its pool, those of drafts last."""
+    """The lines that vLLM would log about its rules and its pool; then assumptions, those of drafts
+    last.
+    """
     replicas = replica_lines(int(server.values.get(REPLICAS, 1)))
     drafter = server.speculative
     of_drafts = () if drafter is None else draft_notes(drafter, choices)
     lines = (*rule_lines(server, choices), *replicas, *kv_lines(server))
-    return (*lines, *_small_pool_lines(server), *of_drafts)
+    remarks = (f"assumed: {remark}" for remark in server.remarks)
+    return (*lines, *_small_pool_lines(server), *remarks, *of_drafts)
 
 
 def _small_pool_lines(server: Server) -> list[str]:

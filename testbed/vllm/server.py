@@ -103,7 +103,7 @@ class Server:
     None: those of the model. values: the options. notes: what was read and changes nothing.
     offloading: the cache below the device; None: there is none. stages: of a pipeline, one without;
     pool and pages are those of the stage whose pool is the smallest. asked_len: the longest
-    sequence before a drafter with fewer positions.
+    sequence before a drafter with fewer positions. remarks: assumptions on the model's file.
     """
 
     release: Release
@@ -123,6 +123,7 @@ class Server:
     drafter: DrafterMemory = NO_DRAFTER
     offloading: Offloading | ChunkCache | None = None
     asked_len: int = 0
+    remarks: tuple[str, ...] = ()
 
 
 class Checkpoint(NamedTuple):

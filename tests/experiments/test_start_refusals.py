@@ -217,6 +217,17 @@ def test_options_that_vllm_takes(words, release):
     assert fits(words, release).kv_tokens > 0
 
 
+@pytest.mark.parametrize(("named", "is_assumed"), [({}, False), ({"architectures": None}, True)])
+def test_a_file_that_names_no_class_is_assumed_to_generate_text(tmp_path, named, is_assumed):
+    """vLLM 0.33 serves a Qwen3Model for embeddings; a shape that ships has no such remark."""
+    (tmp_path / "config.json").write_text(json.dumps(FAMILIES["qwen3"] | named))
+    words, said = f"vllm serve {tmp_path} --max-model-len 512", list[str]()
+    assert ["embeddings" in note for note in fits(words).assumptions] == [True] * is_assumed
+    expand(words, ["gpu=h100-80gb", "release='0.33'"], said.append)
+    assert sum("assumed: the class that generates" in line for line in said) == is_assumed
+    assert not fits(LLAMA).assumptions
+
+
 def test_a_drafter_s_batch_that_vllm_does_not_check_is_not_modelled():
     """As vLLM 0.19's scheduler: a budget of 0 counts as none, and it takes the whole batch."""
     with pytest.raises(InputError, match="256 of these"):
