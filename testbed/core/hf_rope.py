@@ -1,6 +1,6 @@
 """The longest sequence of a Hugging Face config.json, by its rope, as vLLM reads it."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from testbed.core.hf_fields import Fields, types
@@ -18,9 +18,11 @@ LENGTHS = (
 )
 DECIDES = "model_max_length"  # over the others, though it be larger
 UNKNOWN_LENGTH = 2048  # vLLM's, if no key names one
-# Ropes whose positions are counted already; releases disagree on yarn.
-SCALED_ALREADY = ("su", "longrope", "llama3", "deepseek_yarn")
+# Ropes whose positions are counted already: in every release, and in those since 0.33.
+COUNTED = ("su", "longrope", "llama3")
+COUNTED_SINCE = ("yarn", "deepseek_yarn", "deepseek_llama_scaling")
 PLAIN = ("default", "mrope")  # which have no factor, but one that is given counts
+ORIGINAL = "original_max_position_embeddings"
 
 
 class Lengths(NamedTuple):
@@ -35,44 +37,67 @@ def lengths_of(fields: Fields, kind: str) -> Lengths:
     keys = (DECIDES,) if fields.get(DECIDES) else LENGTHS
     given = [fields.whole(key) for key in keys if fields.get(key) is not None]
     positions = min(given, default=UNKNOWN_LENGTH)
-    lengths = [_by_rope(fields, kind, rope, positions) for rope in _ropes(fields, kind)]
-    if "gemma3" in kind or not lengths:
+    ropes = _ropes(fields, kind)
+    for rope in ropes:
+        _check_numbers(fields, kind, rope)
+    if "gemma3" in kind or not ropes:
         return Lengths(positions)
-    return lengths[-1]
+    longest = int(positions * _factor(ropes, (*COUNTED, *COUNTED_SINCE)))
+    older = _older_length(ropes, positions)
+    stretched = Rope(
+        usual_len=_unless(longest, _usual_length(fields, ropes)),
+        yarn_len=_unless(longest, older),
+        is_incomplete=True if older is None else None,
+    )
+    return Lengths(longest, None if stretched == Rope() else stretched)
 
 
-def _by_rope(fields: Fields, kind: str, rope: Mapping[str, Any], positions: int) -> Lengths:
-    rope_type = rope.get("rope_type", rope.get("type", "default"))
-    if rope_type == "longrope":
-        return _by_longrope(fields, rope, positions)
-    if rope_type in SCALED_ALREADY:
-        return Lengths(positions)
-    factor = rope.get("factor", 1.0)
-    factor = 1.0 if factor is None else factor
-    if not isinstance(factor, int | float) or not factor > 0:
-        raise fields.refusal("rope_scaling", f"factor={factor!r}: must be a number above 0")
-    original = rope.get("original_max_position_embeddings")
-    if rope_type == "yarn":
-        return _by_yarn(positions, original, factor)
-    if kind in types()["latent"] and original is None and rope_type not in PLAIN:
-        raise fields.does_not_start("rope_scaling", "it needs original_max_position_embeddings")
-    return Lengths(int(positions * factor))
+def _unless(longest: int, length: int | None) -> int | None:
+    return None if length == longest else length
 
 
-def _by_longrope(fields: Fields, rope: Mapping[str, Any], positions: int) -> Lengths:
-    """LongRoPE: vLLM starts at the original length by default."""
-    original = fields.get("original_max_position_embeddings")
-    original = rope.get("original_max_position_embeddings") if original is None else original
-    usual = original if original != positions else None
-    return Lengths(positions, Rope(usual_len=usual) if usual else None)
+def _type_of(rope: Mapping[str, Any]) -> Any:
+    return rope.get("rope_type", rope.get("type", "default"))
 
 
-def _by_yarn(positions: int, original: int | None, factor: float) -> Lengths:
-    """YaRN, whose positions older releases multiply from the original length."""
-    if original is None:
-        return Lengths(positions, Rope(is_incomplete=True))
-    extended = int(original * factor)
-    return Lengths(positions, Rope(yarn_len=extended) if extended != positions else None)
+def _check_numbers(fields: Fields, kind: str, rope: Mapping[str, Any]) -> None:
+    """Raise InputError for what is no number, or a rope of latents without an original length."""
+    if _type_of(rope) in COUNTED:
+        return
+    for key in ("factor", ORIGINAL):
+        value = rope.get(key)
+        if value is not None and (not isinstance(value, int | float) or not value > 0):
+            raise fields.refusal("rope_scaling", f"{key}={value!r}: must be a number above 0")
+    needs_original = kind in types()["latent"] and _type_of(rope) not in (*COUNTED_SINCE, *PLAIN)
+    if needs_original and rope.get(ORIGINAL) is None:
+        raise fields.does_not_start("rope_scaling", f"it needs {ORIGINAL}")
+
+
+def _factor(ropes: Sequence[Mapping[str, Any]], counted: Collection[str]) -> float:
+    """The factor of all layers: the last one that is given, as vLLM has it. A null is 1."""
+    factors = [
+        rope["factor"] for rope in ropes if _type_of(rope) not in counted and "factor" in rope
+    ]
+    return 1.0 if not factors or factors[-1] is None else factors[-1]
+
+
+def _usual_length(fields: Fields, ropes: Sequence[Mapping[str, Any]]) -> int | None:
+    """The original length if a rope is LongRoPE, with which vLLM starts by default."""
+    originals = [rope.get(ORIGINAL) for rope in ropes if _type_of(rope) == "longrope"]
+    if not originals:
+        return None
+    own: int | None = fields.get(ORIGINAL)
+    return originals[-1] if own is None else own
+
+
+def _older_length(ropes: Sequence[Mapping[str, Any]], positions: int) -> int | None:
+    """The longest sequence of older releases, which multiply the original length of YaRN; None if
+    a YaRN rope lacks it.
+    """
+    originals: list[Any] = [rope.get(ORIGINAL) for rope in ropes if _type_of(rope) == "yarn"]
+    if None in originals:
+        return None
+    return int([positions, *originals][-1] * _factor(ropes, COUNTED))
 
 
 def _ropes(fields: Fields, kind: str) -> list[Mapping[str, Any]]:
@@ -91,7 +116,7 @@ def _ropes(fields: Fields, kind: str) -> list[Mapping[str, Any]]:
 def _check_rope(fields: Fields, kind: str, rope: Mapping[str, Any]) -> None:
     """Raise InputError for a rope that the class of a type does not take, or not without a key."""
     allowed = types()["rope_types"].get(kind)
-    name = rope.get("rope_type", rope.get("type", "default"))
+    name = _type_of(rope)
     if allowed and name not in allowed:
         raise fields.does_not_start("rope_scaling", f"{name} is none of {allowed}")
     needed = [] if rope == types()["rope"].get(kind) else types()["rope_keys"].get(kind, [])

@@ -126,6 +126,8 @@ LINEAR = {"rope_type": "linear", "factor": 4.0}
 YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 8192}
 LLAMA_3 = {"rope_type": "llama3", "factor": 8.0, "original_max_position_embeddings": 2048}
 LONGROPE = {"type": "longrope"}
+WINDOWED, FULL = "sliding_attention", "full_attention"
+PLAIN = {"rope_type": "default"}
 
 
 @pytest.mark.parametrize(
@@ -142,6 +144,14 @@ LONGROPE = {"type": "longrope"}
         (LLAMA_3, "0.33", 8192),
         (LONGROPE, "0.19", 2048),
         (LONGROPE, "0.33", 2048),
+        ({FULL: LINEAR, WINDOWED: PLAIN}, "0.33", 32768),
+        ({WINDOWED: PLAIN, FULL: LINEAR}, "0.33", 32768),
+        ({FULL: LINEAR, WINDOWED: LLAMA_3}, "0.33", 32768),
+        ({FULL: LINEAR, WINDOWED: YARN | {"factor": 2.0}}, "0.33", 32768),
+        ({FULL: LINEAR, WINDOWED: YARN | {"factor": 2.0}}, "0.19", 16384),
+        ({FULL: {**LINEAR, "factor": 2.0}, WINDOWED: LINEAR}, "0.33", 32768),
+        ({FULL: LINEAR, WINDOWED: PLAIN | {"factor": None}}, "0.33", 8192),
+        (LINEAR | {"rope_type": "deepseek_llama_scaling"}, "0.33", 8192),
     ],
 )
 def test_a_rope_decides_the_longest_sequence(fit, rope, release, length):
@@ -333,6 +343,11 @@ def test_a_rope_that_the_class_does_not_take_is_refused(shape):
     experts = {"num_local_experts": 8, "num_experts_per_tok": 2}
     gpt = without(LLAMA, model_type="gpt_oss", rope_scaling=linear, **experts)
     refuses("original_max_position_embeddings", shape, gpt)
+
+
+@pytest.mark.parametrize("key", ["factor", "original_max_position_embeddings"])
+def test_a_rope_whose_number_is_text_is_refused(shape, key):
+    refuses(f"{key}='8'", shape, LLAMA | {"rope_scaling": YARN | {key: "8"}})
 
 
 @pytest.mark.parametrize("words", ["", "--kv-cache-dtype fp8", "--kv-cache-dtype bfloat16"])
