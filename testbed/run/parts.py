@@ -207,8 +207,8 @@ def check_methods(target: Any, key: str) -> None:
 def locate(name: str, key: str) -> Callable[..., Any]:
     """The class or function of a dotted name."""
     module, _, last = name.rpartition(".")
-    # `resolve_name` imports every package above the module anew, though it is there
-    target = getattr(sys.modules.get(module), "__dict__", {}).get(last)
+    loaded = sys.modules.get(module)  # `resolve_name` looks every package up
+    target = None if loaded is None else vars(loaded).get(last)
     with plug_in_errors(key, name):
         try:
             target = resolve_name(name) if target is None else target
