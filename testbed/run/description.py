@@ -68,7 +68,7 @@ def describe(
 def _pool_numbers(pool: PoolSpec, memory: Capabilities, model: ModelSpec) -> dict[str, Any]:
     """slot_layers: the layers of which a slot has a token's K and V, all but for a policy of
     several groups; None if some of them are a drafter's, of another shape. pool_blocks and
-    block_size (tokens) are None if the policy has no blocks; pool_gib is of all GPUs of one.
+    block_size (tokens) are None if the policy has no blocks; pool_gib is of an engine's GPUs.
     """
     layout = memory.layout
     has_other_layers = memory.layered is None and pool.num_layers < model.num_attention_layers
