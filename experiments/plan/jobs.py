@@ -129,14 +129,14 @@ class SearchJob:
         highest = self._highest(search, tried)
         missed = self._missed(tried, highest)
 
-        def of(rate: float) -> Outcome:
+        def outcome_at(rate: float) -> Outcome:
             return outcome_of(search.summaries[rate], rate, self.seed)
 
         return Searched(
             seed=self.seed,
-            highest=None if highest is None else of(highest),
-            missed=None if missed is None else of(missed),
-            kept=tuple(of(rate) for rate in sorted(tried) if tried[rate] >= self.share),
+            highest=None if highest is None else outcome_at(highest),
+            missed=None if missed is None else outcome_at(missed),
+            kept=tuple(outcome_at(rate) for rate in sorted(tried) if tried[rate] >= self.share),
             rates=tuple(sorted(tried)),
         )
 
