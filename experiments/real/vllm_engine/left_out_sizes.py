@@ -71,7 +71,7 @@ def steady_left_out(steps: pd.DataFrame, machine: Machine, form: Form = OF_SUMS)
     """
     batches = batches_of(steady_decodes(steps), sorted(machine.graph_sizes))
     found = []
-    for size in fit_batches(batches, form.of_decodes).num_seqs[1:-1]:
+    for size in list(batches)[1:-1]:
         own = batches[size].rows
         others = {count: each for count, each in batches.items() if count != size}
         predicted = fit_batches(others, form.of_decodes).each_ms(own.decodes, own.decode_context)
