@@ -33,10 +33,9 @@ def charts_of(run: FinishedRun) -> list[Chart]:
 
 
 def _num_slots(summary: Mapping[str, Any]) -> int:
-    """The slots of all engines' pools; a folder of an older version has the first one's alone."""
-    of_run = summary[RUN]
-    engines = summary.get(ENGINES, {"0": of_run}).values()
-    return sum(engine.get("pool_slots", of_run["pool_slots"]) or 1 for engine in engines)
+    """The slots of all engines' pools."""
+    engines = summary.get(ENGINES, {"0": summary[RUN]}).values()
+    return sum(engine["pool_slots"] or 1 for engine in engines)
 
 
 def run_charts(requests: Table, spans: Table, num_slots: int) -> list[Chart]:

@@ -2,6 +2,7 @@
 transcripts.
 """
 
+import json
 import shutil
 
 import pytest
@@ -17,6 +18,12 @@ def finished(tmp_path_factory):
     return tiny_run(tmp_path_factory.mktemp("runs") / "run", "outputs=tables")
 
 
+def without_slots(folder):
+    """As if another version had written the summary of a fleet."""
+    summary = json.loads((folder / "summary.json").read_text())
+    (folder / "summary.json").write_text(json.dumps(summary | {"engines": {"0": {}}}))
+
+
 @pytest.mark.parametrize(
     ("spoil", "message"),
     [
@@ -26,6 +33,7 @@ def finished(tmp_path_factory):
         ),
         (lambda folder: (folder / "summary.json").write_text("{"), "summary.json: cannot be read"),
         (lambda folder: (folder / "summary.json").write_text("{}"), "has no key batch; another"),
+        (without_slots, "has no key engines.0.pool_slots; another"),
         (
             lambda folder: (folder / "config.yaml").write_text("[]"),
             "config.yaml: contains no names and values",

@@ -1,7 +1,7 @@
 """A finished run, read from its folder."""
 
 import json
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ from testbed.experiments.runs.run_folder import check_unchanged
 from testbed.experiments.runs.run_words import run_words
 from testbed.experiments.runs.whole_files import SUMMARY
 from testbed.run.simulate import OVERLOAD, keys_of_every_summary
-from testbed.run.summaries import RUN, was_served
+from testbed.run.summaries import ENGINES, RUN, was_served
 from testbed.traces.files import plain_or_packed
 
 TIMES = (
@@ -40,6 +40,7 @@ SPANS = (
     "internal",
     "cached",
 )
+SLOTS = "pool_slots"
 WHOLE = "run it again with outputs=tables for curves"
 
 
@@ -91,6 +92,7 @@ def read_run(name: str, folder: Path) -> FinishedRun:
         folder / SUMMARY, json.loads, "the run is not finished, or the folder is not a run's"
     )
     _check_keys(folder / SUMMARY, "key", keys_of_every_summary() - summary.keys())
+    _check_keys(folder / SUMMARY, "key", _absent_of_engines(summary))
     config = _mapping(folder / "config.yaml", yaml.safe_load, "the folder is not a run's")
     check_unchanged(folder)
     requests, spans = _table(folder, "requests", TIMES), _table(folder, "iterations", SPANS)
@@ -148,6 +150,12 @@ def _table(folder: Path, name: str, needed: Collection[str]) -> pd.DataFrame | N
     table: pd.DataFrame = _read(path, pd.read_csv)
     _check_keys(path, "column", set(needed).difference(table))
     return table
+
+
+def _absent_of_engines(summary: Mapping[str, Any]) -> set[str]:
+    """The keys for the slots of a fleet's pools that another version did not write."""
+    engines = summary.get(ENGINES, {}).items()
+    return {f"{ENGINES}.{number}.{SLOTS}" for number, each in engines if SLOTS not in each}
 
 
 def _check_keys(path: Path, what: str, absent: Collection[str]) -> None:
