@@ -25,6 +25,7 @@ ROWS = [  # seconds of arrival and finish; prompt, output and found tokens
     (6, -1, 100, 99, -1),  # rejected
     (8, 8, 100, 40, 100),
     (8, 20, 100, 50, 0),
+    (7, -1, 100, 99, 20),  # cancelled after its prompt was looked up
 ]
 
 
@@ -38,21 +39,21 @@ def log(rows=ROWS):
 
 
 def test_rates_are_those_of_the_second_half_of_the_arrivals():
-    """From 4 to 8 s four arrive, and those of 20 and of 40 tokens complete; the drain to 20 s does
+    """From 4 to 8 s five arrive, and those of 20 and of 40 tokens complete; the drain to 20 s does
     not count.
     """
-    rates = while_arriving(log(), 6, np.array([True, False, True, False, True, True]))
+    rates = while_arriving(log(), 7, np.array([True, False, True, False, True, True, False]))
     assert (rates["from_s"], rates["to_s"]) == (4, 8)
-    assert (rates["arrived_requests_per_s"], rates[COMPLETED]) == (1, 0.5)
+    assert (rates["arrived_requests_per_s"], rates[COMPLETED]) == (1.25, 0.5)
     assert rates["completed_output_tokens_per_s"] == 60 / 4
     assert rates[GOODPUT] == 0.25
-    assert rates["prompt_found"] == 160 / 300  # of those that are admitted
+    assert rates["prompt_found"] == 180 / 400  # of those that are admitted
     assert rates["share_longer_than_first_half"] == 1 / 5
 
 
 def test_waits_are_those_of_the_arrivals_of_the_second_half_that_are_answered():
     """2, 0 and 6 s: that of the first half and the rejected request's do not count."""
-    rates = while_arriving(log(), 6)
+    rates = while_arriving(log(), 7)
     assert rates[TTFT_P50] == 2
     assert rates[TTFT_P99] == pytest.approx(2 + 4 * 0.98)
     nothing = while_arriving(log([(1, 2, 9, 9, 0), (2, -1, 9, 9, 0)]), 2)
@@ -64,7 +65,7 @@ def test_unknown_contents_and_objectives_have_no_rate():
     assert rates["prompt_found"] is rates[GOODPUT] is None
 
 
-@pytest.mark.parametrize(("rows", "num_arrived"), [([], 0), ([(0, 5, 1, 1, 0)] * 2, 2), (ROWS, 7)])
+@pytest.mark.parametrize(("rows", "num_arrived"), [([], 0), ([(0, 5, 1, 1, 0)] * 2, 2), (ROWS, 8)])
 def test_requests_at_once_and_a_stopped_run_have_no_second_half(rows, num_arrived):
     assert while_arriving(log(rows), num_arrived) is None
 
