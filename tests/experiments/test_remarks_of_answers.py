@@ -57,9 +57,7 @@ def test_a_long_command_leaves_room_for_the_numbers(lines_of_sweep):
     assert max(map(len, heads)) <= 180
 
 
-def test_the_costs_say_that_the_acceptance_is_assumed_even_if_notes_are_quiet(
-    lines_of_sweep,
-):
+def test_the_costs_say_that_the_acceptance_is_assumed_even_if_notes_are_quiet(lines_of_sweep):
     [line] = [line for line in lines_of_sweep if "assumed if none is given" in line]
     assert "probability 0.7" in line
     words = expand(EAGLE, [*LOAD, "arrivals.duration_s=2", "speculation.acceptance.rate=0.8"])
