@@ -11,6 +11,7 @@ from testbed.run.config import RunConfig
 from testbed.run.oracles import future_read
 from testbed.run.parts import Part
 from testbed.sched.scheduler import Scheduler
+from testbed.sched.sglang import SGLang
 
 Refusal = partial[InputError]  # of one option
 
@@ -131,6 +132,14 @@ def _check_sampling(refusal: Refusal, workload: Workload) -> None:
 def _check_scheduler(refusal: Refusal, scheduler: Scheduler) -> None:
     name = type(scheduler).__name__
     by_rank = not scheduler.serves_as_they_come
+    if isinstance(scheduler, SGLang):
+        raise refusal(
+            problem="hand-overs are not modelled with SGLang's scheduler",
+            remedy=(
+                "leave prefill_replicas out; scheduler=mixed and vllm_v1 have them, without "
+                "--from-sglang"
+            ),
+        )
     if scheduler.plans_ahead:
         raise refusal(
             problem=f"hand-overs are not modelled with scheduler={name}, which plans ahead",

@@ -9,6 +9,7 @@ from testbed.core.errors import InputError
 from testbed.sglang.command import ON, SERVE, Command
 
 HARMLESS, TIME_ONLY = "harmless", "time_only"
+REPLICAS = "--dp-size"  # overrides make them of any server
 
 
 class Reason(NamedTuple):
@@ -48,7 +49,7 @@ def notes_of(command: Command, *, for_memory: bool) -> tuple[str, ...]:
             raise InputError(
                 key=f"{SERVE}: {name}",
                 problem="has no counterpart, and changes the result: it is not modelled",
-                remedy="leave it out to see the server without it",
+                remedy=_way_out(name, value, for_memory=for_memory),
             )
         notes.append(f"{name if value == ON else f'{name} {value}'} ({reason.text})")
     for name in command.environment:
@@ -58,6 +59,13 @@ def notes_of(command: Command, *, for_memory: bool) -> tuple[str, ...]:
             )
         notes.append(f"{name} (the environment is not read)")
     return tuple(notes)
+
+
+def _way_out(name: str, value: str, *, for_memory: bool) -> str:
+    is_several = name == REPLICAS and value.isdecimal() and int(value) > 1
+    if is_several and not for_memory:
+        return f"leave it out, and give replicas={value} router=round_robin"
+    return "leave it out to see the server without it"
 
 
 def _file() -> dict[str, Any]:

@@ -122,6 +122,7 @@ def test_overrides_take_precedence():
         (f"{MODEL} --mem-fraction-static 1.8", ("--mem-fraction-static", "below 1")),
         (f"{MODEL} --mem-fraction-static 0.1", ("--mem-fraction-static", "14.96 GiB")),
         (f"{MODEL} --enable-dp-attention", ("--enable-dp-attention", "not modelled")),
+        (f"{MODEL} --dp-size 2", ("--dp-size", "replicas=2 router=round_robin")),
         (f"{MODEL} --enable-torch-compile", ("--enable-torch-compile", "not modelled")),
         (f"SGLANG_CLIP_MAX_NEW_TOKENS_ESTIMATION=9 {MODEL}", ("SGLANG_CLIP", "not modelled")),
         (f"{MODEL} --enable-priority-scheduling", ("--disable-priority-preemption",)),
@@ -154,6 +155,15 @@ def test_overrides_take_precedence():
 )
 def test_what_is_unknown_or_not_modelled_is_refused(command, words):
     check_refusal(words, expand, command, GPU)
+
+
+@pytest.mark.parametrize("options", ["", "--disable-overlap-schedule"])
+def test_hand_overs_are_refused_by_no_option_of_vllm(options):
+    """Neither a further option of the command nor another scheduler with it would lead on."""
+    split = ("replicas=2", "router=round_robin", "prefill_replicas=1", "arrivals.duration_s=1")
+    words = ("prefill_replicas=1", "leave prefill_replicas out")
+    message = check_refusal(words, simulate, *GPU, *split, from_sglang=f"{MODEL} {options}")
+    assert "--no-async-scheduling" not in message
 
 
 @pytest.mark.parametrize(
