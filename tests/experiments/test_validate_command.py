@@ -15,6 +15,7 @@ from testbed.experiments.real.validation.log_replay import server_config
 from testbed.experiments.real.validation.metric_error import MetricError
 from testbed.experiments.runs.compose import configured
 from testbed.experiments.runs.notes import no_note
+from testbed.experiments.sglang_server import translation as of_sglang
 from testbed.experiments.vllm_server.translation import expand
 from testbed.traces.vllm_log import VllmLog
 
@@ -276,6 +277,17 @@ def causes(folder, real_s, simulated_s, *, options="", meta="{}", interval=None)
     intervals = {"e2e_s_mean": interval} if interval else {}
     *_, last = beyond_tested(VllmLog(str(folder / "log.csv")), config, rows, intervals)
     return last.partition("likely causes: ")[2].split("; ")
+
+
+def test_a_server_of_sglang_gets_no_advice_of_vllm(tmp_path):
+    (tmp_path / "meta.json").write_text("{}")
+    command = "sglang serve --model-path meta-llama/Llama-3.1-8B"
+    config = configured(of_sglang.expand(command, ("gpu=l40s",), no_note))
+    rows = [MetricError("", "e2e_s_mean", 30.0, 3.0)]
+    *_, last = beyond_tested(VllmLog(str(tmp_path / "log.csv")), config, rows, {})
+    assert "another GPU or host than those of the costs, other work" in last
+    assert "--system vllm" not in last
+    assert "--enforce-eager" not in last
 
 
 def test_options_that_the_log_has_otherwise_are_the_first_cause(tmp_path):

@@ -8,7 +8,7 @@ from testbed.experiments.real.validation.logged_server import differences, lacks
 from testbed.experiments.real.validation.metric_error import MetricError
 from testbed.run.config import RunConfig
 from testbed.run.cost_words import tested_percents
-from testbed.run.machine import cost_of
+from testbed.run.machine import VLLMS, cost_of
 from testbed.study.sensitivity import Interval
 from testbed.traces.vllm_log import VllmLog
 
@@ -24,10 +24,14 @@ NEAR_FULL = (
     "intervals above have these errors inside)"
 )
 UNKNOWN = (
-    "another GPU or host than those of the costs (`testbed gpu calibrate --system vllm` measures "
-    "yours), other work on it, or options of the log's server that its command here lacks: its "
-    "start-up log has them (release, --enforce-eager, --quantization)"
+    "another GPU or host than those of the costs{of_host}, other work on it, or options of the "
+    "log's server that its command here lacks: its start-up log has them{of_options}"
 )
+OF_VLLM = {
+    "of_host": " (`testbed gpu calibrate --system vllm` measures yours)",
+    "of_options": " (release, --enforce-eager, --quantization)",
+}
+OF_OTHERS = {"of_host": "", "of_options": ""}
 
 
 def beyond_tested(
@@ -56,7 +60,8 @@ def beyond_tested(
     known = _known_causes(log, config, [*found.values()])
     latency = of_metric.get(LATENCY)
     near_full = latency is not None and _is_near_full(latency, found.values(), intervals)
-    causes = [*known, NEAR_FULL if near_full else UNKNOWN]
+    advice = OF_VLLM if config.scheduler.name in VLLMS else OF_OTHERS
+    causes = [*known, NEAR_FULL if near_full else UNKNOWN.format(**advice)]
     yield f"  likely causes: {'; '.join(causes)}"
 
 
