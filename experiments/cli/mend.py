@@ -57,7 +57,14 @@ def mend(
     from testbed.experiments.mend.trials import Search
     from testbed.experiments.runs.words import is_of_hydra
     from testbed.run.override_words import key_of
+    from testbed.sglang.command import SGLANG
 
+    if SGLANG.starts(command):
+        raise InputError(
+            key=SGLANG.serve,
+            problem="mend tries the options of vLLM alone",
+            remedy="testbed run --from-sglang COMMAND simulates the server as it is",
+        )
     if seed := next((word for word in overrides if key_of(word) == "seed"), None):
         raise InputError(
             key=seed, problem="is not read", remedy="--seeds N runs the seeds 0 to N - 1"

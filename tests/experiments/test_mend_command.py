@@ -130,6 +130,8 @@ def test_a_server_that_cannot_run_is_refused(testbed):
     assert (too_long[0], too_long[1]) == (2, "")
     assert "trace: every request is longer" in too_long[2].splitlines()[-1]
     assert "--max-model-len" in too_long[2].splitlines()[-1]
+    of_sglang = testbed.refused("mend", "sglang serve --model-path m", "gpu=h100-80gb")
+    assert "vLLM alone (testbed run --from-sglang" in of_sglang
     seeded = testbed.refused("mend", f"{SERVER} 1500", "gpu=h100-80gb", "seed=3")
     assert "--seeds" in seeded
 
