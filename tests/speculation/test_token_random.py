@@ -2,7 +2,7 @@
 
 from itertools import product
 
-from testbed.speculation.token_random import BLOCK, GOLDEN, uniform, uniforms
+from testbed.speculation.token_random import BLOCK, GOLDEN, _drawn, uniform, uniforms
 
 WORD = (1 << 64) - 1
 
@@ -24,3 +24,10 @@ def test_numbers_of_tokens_are_those_of_splitmix64():
         for first, count in product([0, BLOCK - 2, BLOCK], [0, 2, 3, BLOCK + 9]):
             numbers = uniforms(seed, request_id, first, count, stream)
             assert numbers == expected[first : first + count]
+
+
+def test_numbers_of_many_requests_side_by_side_are_drawn_once():
+    _drawn.cache_clear()
+    for token, request_id, stream in product([0, 1], range(1100), [0, 1]):
+        uniform(3, request_id, token, stream)
+    assert _drawn.cache_info().misses == 2 * 1100
