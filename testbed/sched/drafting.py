@@ -109,7 +109,7 @@ def without_drafters_tokens(limits: Limits, speculation: Speculation, release: R
 
 def check_chunk(limits: Limits, speculation: Speculation, release: Release) -> None:
     """Raise InputError for chunks that cut a prompt's last token from its rows for drafts: a
-    server of a release that admits with drafts ends there.
+    server of a release that admits with drafts ends at the first prompt with one token left.
     """
     rows = 1 + speculation.max_drafts
     is_cut = limits.max_chunk_tokens < rows <= limits.max_num_batched_tokens
@@ -119,8 +119,9 @@ def check_chunk(limits: Limits, speculation: Speculation, release: Release) -> N
         key="scheduler.long_prefill_token_threshold",
         value=limits.max_chunk_tokens,
         problem=(
-            f"a prompt with one token left to compute needs {rows} rows for drafts: vLLM "
-            f"{release.number} ends with an AssertionError there"
+            f"this run may have a prompt with one token left to compute (of one token, or with the "
+            f"others cached), which needs {rows} rows for drafts: vLLM {release.number} ends with "
+            "an AssertionError there"
         ),
         remedy=f"at least {rows}, or 0",
     )
