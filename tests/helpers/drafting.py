@@ -29,12 +29,14 @@ def speculating_schedulers(draw, truncates):
         "num_drafts": draw(st.integers(1, 5)),
         "acceptance": draw(st.sampled_from(ACCEPTANCES))(seed=draw(st.integers(0, 99))),
     }
+    release = draw(st.sampled_from(list(RELEASES.values())))
+    least_chunk = 1 + options["num_drafts"] if release.admits_with_drafts else 3
     limits = {
         "max_num_seqs": draw(st.sampled_from([2, 40])),
         "max_num_batched_tokens": draw(st.sampled_from([40, 60, 300])),
-        "long_prefill_token_threshold": draw(st.sampled_from([0, 1 + options["num_drafts"], 16])),
+        "long_prefill_token_threshold": draw(st.sampled_from([0, least_chunk, 16])),
         "scheduler_reserve_full_isl": draw(st.booleans()),
-        "release": draw(st.sampled_from(list(RELEASES.values()))),
+        "release": release,
     }
     if draw(st.booleans()):
         speculation = Heads(**options)

@@ -93,6 +93,15 @@ def test_accepted_drafts_are_output_tokens(rate, num_iterations):
     assert scheduler.policy.usage().held == 0
 
 
+def test_a_chunk_limits_a_decode_and_its_drafts_too():
+    """An output of 12, all of whose drafts are accepted: 1 by the prompt, then 3 a step."""
+    drafter = NGram(3, acceptance=Constant(1.0))
+    scheduler = scheduler_of(drafter, release=V0_19, long_prefill_token_threshold=3)
+    plans = plans_of(scheduler)
+    served(scheduler, (3, 12))
+    assert [draft.num_drafts for plan in plans for draft in plan.drafts] == [2, 2, 2, 2]
+
+
 def test_asynchronous_run_takes_no_step_that_it_knows_to_be_useless():
     """Outputs of 2: no step is planned behind the one that brings the last token."""
     scheduler = scheduler_of(Heads(3), kind=AsyncVllmV1, ignore_eos=True)
