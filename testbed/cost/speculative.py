@@ -34,6 +34,7 @@ class SpeculativeCost(CostModel):
         self.provenance = cost.provenance
         self.software = cost.software
         self.times = cost.times
+        self.launches = cost.launches
         self.slowness = cost.slowness
 
     def iteration(self, work: Work) -> int:

@@ -39,6 +39,7 @@ class DraftPath:
     ) -> None:
         self._scheduler = scheduler
         self._cost = cost
+        self._launches = cost.launches
         self._outputs = outputs
         self._meter = meter
         self._recorder = recorder
@@ -53,7 +54,9 @@ class DraftPath:
 
     def begin(self, plan: Plan, start_ps: int, arrival_ps: int) -> Flight | None:
         """The plan's iteration begins; None if the plan needs the plain path."""
-        if plan.swapped_in or plan.preempted or plan.ops or is_launched(self._cost, plan):
+        if (plan.swapped_in or plan.preempted or plan.ops) or (
+            self._launches and is_launched(self._cost, plan)
+        ):
             return None
         state, flight = self._scheduler.state, self._flight
         usage = state.policy.usage()
@@ -68,7 +71,9 @@ class DraftPath:
         return flight
 
     def end(self, flight: Flight) -> None:
-        """The iteration has run: commit its results, and record it."""
+        """The iteration has run: commit its results, and record it. No group is in a batch, whose
+        end `outputs.follow` would note.
+        """
         plan, start_ps, end_ps = flight.plan, flight.start_ps, flight.end_ps
         recorder, waiting, swapped = self._recorder, flight.num_waiting, flight.num_swapped
         results = self._outputs.results(plan, 1)

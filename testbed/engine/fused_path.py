@@ -55,7 +55,7 @@ class FusedPath:
         self._state = scheduler.state
         self._policy = scheduler.policy
         self._cost = cost
-        self._launches = cost.launches
+        self._launches = cost.launches  # asked before `is_launched`, a call a span
         self._outputs = outputs
         self._meter = meter
         self._recorder = recorder
