@@ -26,6 +26,7 @@ from testbed.sched.preemption import Recompute
 from testbed.sched.vllm_v1 import VllmV1
 
 PROFILED = analytic(overhead_s=1e-3, overhead_per_request_s=1e-4, repeated_read=0.3)
+LAUNCHED = analytic(overhead_s=1e-3, launch_s=2e-3)  # prompts take the plain path
 DRAFTER = AnalyticCost(MODEL, server(), Efficiencies())
 
 WITHOUT = {
@@ -36,11 +37,11 @@ WITHOUT = {
 }
 
 
-def drawn(draw, classes):
+def drawn(draw, classes, prefix=0):
     """A factory of policies, one of schedulers with drafts, and requests."""
-    make_policy = draw(policies(classes=classes))
+    make_policy = draw(policies(classes=classes, prefix=prefix))
     build = draw(speculating_schedulers(truncates=classes == (Paged,)))
-    strategy = workloads() if classes[0] is Paged else with_shared_prompts(workloads())
+    strategy = workloads(prefix) if classes[0] is Paged else with_shared_prompts(workloads())
 
     def make():
         policy = make_policy()
@@ -50,16 +51,18 @@ def drawn(draw, classes):
     return make_policy, make, of_one_sequence(draw(strategy))
 
 
-def cost_of(speculation):
-    return SpeculativeCost(PROFILED, DRAFTER, speculation.max_drafts, speculation.off_above)
+def cost_of(speculation, cost=PROFILED):
+    return SpeculativeCost(cost, DRAFTER, speculation.max_drafts, speculation.off_above)
 
 
 @st.composite
 def drafting_runs(draw, classes):
     """A factory of schedulers with drafts, the requests, a cost, and how drafts are accepted."""
-    _, make, requests = drawn(draw, classes)
+    prefix = draw(st.sampled_from([0, 5])) if classes[0] is Paged else 0  # its end is copied
+    _, make, requests = drawn(draw, classes, prefix)
     speculation = make().drafter
-    return make, requests, cost_of(speculation), {"acceptance": speculation.acceptance}
+    cost = cost_of(speculation, draw(st.sampled_from([PROFILED, LAUNCHED])))
+    return make, requests, cost, {"acceptance": speculation.acceptance}
 
 
 def check_whole_run(whole_run):
