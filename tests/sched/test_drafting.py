@@ -125,6 +125,16 @@ def test_drafts_that_are_accepted_come_with_the_next_token(stop_ms, num_steps):
     assert not any(gaps_ps[:-num_steps])
 
 
+def test_the_end_of_a_prefix_is_copied_for_each_request_beside_drafts():
+    """A prefix of 5 tokens in blocks of 4: its last token goes to a block of each request."""
+    scheduler = scheduler_of(NGram(3, acceptance=Constant(1.0)))
+    scheduler.policy.register_prefix(5)
+    requests = [Request(i, 0, prompt_len=9, output_len=4, registered_prefix=5) for i in range(2)]
+    acceptance = scheduler.drafter.acceptance
+    recorder = simulate(requests, scheduler, OneMillisecond(), MAX_LEN, acceptance=acceptance)
+    assert recorder.totals.copies == 2
+
+
 def slots_after_a_rejected_step(speculation):
     """Slots of a sequence with 10 tokens when its first 3 drafts were rejected."""
     scheduler, slots = scheduler_of(speculation), []
