@@ -42,7 +42,8 @@ def mend(
     """Find the change that betters a vLLM server which preempts.
 
     The server runs as it is, then with fewer sequences, with more memory or a larger pool, with
-    other budgets of a batch, with an FP8 cache, with swapping and with a watermark, all on the same
+    other budgets of a batch, with an FP8 cache, with swapping and with a watermark, and with more
+    sequences if it falls behind at their limit, as it is or with such a change; all on the same
     seeds: each change on three, and on all if it may be the best by these. A change is better if
     the goal's difference, seed by seed, is distinguishable (p < 0.05, corrected for the number of
     changes) and at least 2% of the goal. Prints a table with 95% intervals, the best change first,

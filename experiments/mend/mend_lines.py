@@ -156,9 +156,12 @@ def _left(tried: Tried, mending: Mending) -> str:
 def _nothing_preempted(mending: Mending) -> str:
     """The rate that a server without a preemption does not exceed, if they come one by one."""
     most = float(f"{3600 * UNSEEN / mending.arrivals_s:.2g}")
+    rest = "nothing is to mend"
+    if mending.more_sequences is not None:
+        rest = "no preemption is to mend, but the limit of sequences"
     return (
         f"the server preempts nothing in {mending.arrivals_s:,.0f} s of arrivals, so less than "
-        f"{most:,g} times an hour (95%): nothing is to mend at this load. A server that preempts "
+        f"{most:,g} times an hour (95%): {rest} at this load. A server that preempts "
         "more has other lengths, rates or a smaller pool (trace=, arrivals.rate=, "
         "--num-gpu-blocks-override, --seeds)"
     )

@@ -19,6 +19,8 @@ SHARES_OF_GPU = (0.85, 0.9, 0.95, 0.97)
 LARGER_POOLS = (1.1, 1.25, 1.5)
 BUDGETS = (0.25, 0.5, 2.0)
 WATERMARK = 0.05
+MOST_SEQUENCES, SEQUENCES_KEY = "--max-num-seqs", "scheduler.max_num_seqs"
+WITHOUT_BLOCKS = f"without {BLOCKS}"
 OWN_WATERMARK = "--watermark"
 SWAP_GIB = 20
 NO_OPTION = "no option of vLLM"
@@ -61,7 +63,23 @@ def _fewer_sequences(server: Server, num_held: float) -> Iterator[Change]:
     counts = dict.fromkeys(max(1, round(share * num_held)) for share in SHARES_OF_HELD)
     for count in counts:
         if count < server.limits.max_num_seqs:
-            yield Change(f"--max-num-seqs {count}", (f"scheduler.max_num_seqs={count}",))
+            yield Change(f"{MOST_SEQUENCES} {count}", (f"{SEQUENCES_KEY}={count}",))
+
+
+def more_sequences(server: Server) -> int:
+    """Twice the limit of sequences, as far as vLLM takes it, which a batch's tokens bound."""
+    limits = server.limits
+    return max(limits.max_num_seqs, min(2 * limits.max_num_seqs, limits.max_num_batched_tokens))
+
+
+def with_more_sequences(change: Change, server: Server, own_blocks: int) -> Change:
+    """The change beside more sequences. own_blocks: of the pool that vLLM computes with these."""
+    count = more_sequences(server)
+    is_own_pool = change.name.startswith(WITHOUT_BLOCKS)
+    first = next(_own_pool(server, own_blocks), change) if is_own_pool else change
+    option = f"{MOST_SEQUENCES} {count}"
+    name = option if change == NONE else f"{first.name} and {option}"
+    return first._replace(name=name, words=(*first.words, f"{SEQUENCES_KEY}={count}"))
 
 
 def _more_memory(server: Server) -> Iterator[Change]:
@@ -92,7 +110,7 @@ def _may_not_start(server: Server, share: float) -> bool:
 def _own_pool(server: Server, own_blocks: int) -> Iterator[Change]:
     """The pool that vLLM computes, in place of a smaller one that the command gives."""
     if BLOCKS in server.values and own_blocks > server.pool.num_blocks:
-        name = f"without {BLOCKS} ({own_blocks:,} blocks)"
+        name = f"{WITHOUT_BLOCKS} ({own_blocks:,} blocks)"
         yield Change(name, (f"server.num_blocks={own_blocks}",))
 
 

@@ -27,7 +27,15 @@ from testbed.experiments.mend.goals import (
     goal_of,
     loss_of,
 )
-from testbed.experiments.mend.server_changes import NONE, Change, changes_of
+from testbed.experiments.mend.server_changes import (
+    MOST_SEQUENCES,
+    NONE,
+    SEQUENCES_KEY,
+    Change,
+    changes_of,
+    more_sequences,
+    with_more_sequences,
+)
 from testbed.experiments.mend.tried import Tried
 from testbed.experiments.runs.compose import configured
 from testbed.experiments.runs.error_lines import as_refusal
@@ -35,10 +43,12 @@ from testbed.experiments.runs.launchers import launched
 from testbed.experiments.runs.notes import no_note, print_note
 from testbed.experiments.runs.progress import Progress, status_line
 from testbed.experiments.runs.run_folder import run_into
+from testbed.experiments.runs.words import chosen
 from testbed.experiments.vllm_server import translation
 from testbed.run.override_words import key_of
 from testbed.run.summaries import remedy_for_rejections
 from testbed.study.replications import Interval
+from testbed.vllm.server import Server
 
 SLO = "slo."
 FIRST_SEEDS = 3  # of every change; those that may be the best run with the others too
@@ -65,7 +75,8 @@ class Trial:
 @dataclass(frozen=True)
 class Mending:
     """server: as it is. tried: the changes by verdict. verdicts: on each of them. failed:
-    changes without a verdict, each with its reason. goal: by which they are judged.
+    changes without a verdict, each with its reason. goal: by which they are judged. more_sequences:
+    a larger limit of sequences that vLLM takes, if the server falls behind at its own.
     """
 
     goal: Goal
@@ -74,6 +85,7 @@ class Mending:
     tried: Sequence[Tried]
     verdicts: Mapping[Change, Verdict]
     failed: Mapping[Change, str]
+    more_sequences: int | None = None
 
     @property
     def preempts(self) -> bool:
@@ -246,11 +258,15 @@ class Search:
                 problem="every request is longer than the server takes",
                 remedy=remedy_for_rejections(as_it_is.summaries[0]),
             )
+        is_limited = self._is_limited(as_it_is, served.server)
+        more = more_sequences(served.server) if is_limited else None
         if not as_it_is.num_preempted:
-            return Mending(goal, self.seeds, as_it_is, (), {}, {})
+            return Mending(goal, self.seeds, as_it_is, (), {}, {}, more)
         own_blocks = translation.own_blocks(served, self.words)
         changes = changes_of(served.server, as_it_is.num_held, own_blocks)
         results = self._screened(changes, as_it_is, goal)
+        if further := [*self._with_more_sequences([as_it_is, *results.values()], served)]:
+            results |= self._screened(further, as_it_is, goal)
         tried = [result for result in results.values() if isinstance(result, Tried)]
         failed = {of: str(error) for of, error in results.items() if isinstance(error, InputError)}
         of_changes = {
@@ -258,7 +274,36 @@ class Search:
             for of, verdict in zip(tried, verdicts(tried, as_it_is, goal), strict=True)
         }
         ranked = sorted(tried, key=_rank(of_changes, goal))
-        return Mending(goal, self.seeds, as_it_is, ranked, of_changes, failed)
+        return Mending(goal, self.seeds, as_it_is, ranked, of_changes, failed, more)
+
+    def _with_more_sequences(
+        self, results: Sequence[Tried | InputError], served: translation.Served
+    ) -> Iterator[Change]:
+        """More sequences, if the server falls behind at its limit, and beside the change of vLLM's
+        options that preempts least of those with which it does so; of equals the last, as larger
+        pools come later.
+        """
+        limited = [
+            of for of in results if isinstance(of, Tried) and self._is_limited(of, served.server)
+        ]
+        changes = [of for of in reversed(limited) if of.change is not NONE]
+        fewest = sorted(changes, key=lambda of: of.num_preempted / len(of.summaries))[:1]
+        command = served.command.updated(MOST_SEQUENCES, str(more_sequences(served.server)))
+        larger = served._replace(command=command)
+        for of in (*(of for of in limited if of.change is NONE), *fewest):
+            own_blocks = translation.own_blocks(larger, self.words)
+            yield with_more_sequences(of.change, served.server, own_blocks)
+
+    def _is_limited(self, tried: Tried, server: Server) -> bool:
+        """True if it falls behind at the server's limit of sequences, and vLLM takes more."""
+        limit, change = server.limits.max_num_seqs, tried.change
+        is_set = SEQUENCES_KEY in map(key_of, change.words)
+        if is_set or not change.is_proposed or not tried.num_overloaded:
+            return False
+        words = translation.expand(self.command, self.words, no_note)
+        given = chosen(words).get("replicas", "null")
+        num_replicas = int(given) if given.isdecimal() else 1
+        return more_sequences(server) > limit and tried.falls_behind_at(limit * num_replicas)
 
     def _screened(
         self, changes: Sequence[Change], as_it_is: Tried, goal: Goal

@@ -13,6 +13,8 @@ from testbed.run.while_arriving import is_filling
 from testbed.study.capacity_search import filling_share
 from testbed.study.replications import Interval, interval
 
+AT_LIMIT = 0.75  # of the limit of sequences, on average over a run that falls behind at it
+
 
 @dataclass(frozen=True)
 class Tried:
@@ -57,6 +59,14 @@ class Tried:
     def num_overloaded(self) -> int:
         """Seeds on which the server did not keep up with the arrivals."""
         return sum(bool(summary.get(OVERLOAD)) for summary in self.summaries)
+
+    def falls_behind_at(self, num_sequences: int) -> bool:
+        """True if a seed falls behind, and those that do run nearly this many sequences at a time,
+        the start and the drain included.
+        """
+        behind = [of for of in self.summaries if of.get(OVERLOAD)]
+        running = (of["batch"]["mean_over_time"] for of in behind)
+        return bool(behind) and fmean(running) >= AT_LIMIT * num_sequences
 
     @property
     def filling(self) -> float:

@@ -7,6 +7,7 @@ from typing import Any
 
 from testbed.experiments.mend.change_verdicts import WORSE, WORSE_AT_FIRST
 from testbed.experiments.mend.goals import COMPLETED_RATE
+from testbed.experiments.mend.server_changes import MOST_SEQUENCES
 from testbed.experiments.mend.trials import Mending
 from testbed.experiments.mend.tried import Tried
 from testbed.experiments.runs.quantities import emptier_server
@@ -38,9 +39,20 @@ def window_remarks(mending: Mending) -> list[str]:
     return [
         *remarks(overloads, _runs(worse)),
         *([NOT_COMPARED] if late else []),
+        *_limit_remarks(mending),
         *lines,
         *([OF_WINDOW] if lines else []),
     ]
+
+
+def _limit_remarks(mending: Mending) -> Iterator[str]:
+    """The larger limit of sequences of a server that falls behind at its own."""
+    if mending.more_sequences is not None:
+        yield (
+            f"falls behind at its limit of sequences on {mending.server.num_overloaded} of "
+            f"{len(mending.seeds)} seeds, so more at a time may keep up: "
+            f"{MOST_SEQUENCES} {mending.more_sequences}"
+        )
 
 
 def _remarks(servers: Sequence[Tried]) -> Iterator[str]:

@@ -615,3 +615,33 @@ def test_a_server_without_preemptions_says_how_few_it_has():
     assert "less than 1.2 times an hour" in [*lines_of(few)][-1]  # three in 9,000 s
     fewer = Mending(GOALS["latency"], range(12), tried(*[(0, 5.0)] * 12), (), {}, {})
     assert "less than 0.3 times an hour" in [*lines_of(fewer)][-1]
+
+
+LIMITED = "vllm serve Qwen/Qwen3-8B --max-model-len 2048 --max-num-seqs 8"
+SHORT_LOAD = (
+    "gpu=h200",
+    "trace=guidellm",
+    "trace.prompt_tokens=100",
+    "trace.output_tokens=300",
+    "arrivals.rate=7",
+    "arrivals.duration_s=20",
+)
+
+
+def test_a_server_that_falls_behind_at_its_limit_of_sequences_is_tried_with_more(testbed):
+    """150 blocks preempt; the computed pool falls behind at the limit, and twice this keeps up."""
+    line = ("mend", f"{LIMITED} --num-gpu-blocks-override 150", *SHORT_LOAD, "--seeds", "1")
+    answer = json.loads(testbed(*line, "--json", "--quiet")[1])
+    behind = {tuple(of["words"]): of["num_overloaded"] for of in answer["changes"]}
+    [own] = (of["words"] for of in answer["changes"] if of["change"].endswith("blocks)"))
+    more = "scheduler.max_num_seqs=16"
+    larger = served(f"{LIMITED.replace('seqs 8', 'seqs 16')}", ("gpu=h200",)).server
+    assert (behind[(*own,)], behind[(more,)]) == (1, 1)
+    assert behind[(f"server.num_blocks={larger.pool.num_blocks}", more)] == 0
+
+
+def test_a_server_that_preempts_nothing_at_its_limit_of_sequences_is_told_so(testbed):
+    code, printed, _ = testbed("mend", LIMITED, *SHORT_LOAD, "--seeds", "1")
+    assert code == 0
+    assert "--max-num-seqs 16" in printed
+    assert "nothing is to mend" not in printed
