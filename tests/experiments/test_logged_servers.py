@@ -304,6 +304,19 @@ def test_a_machine_s_front_end_and_slowness_come_on_top_of_its_engine(tmp_path, 
     assert "none was preempted" not in lines
 
 
+@pytest.mark.parametrize("wait_s", [0.01, 10.0])
+def test_a_log_s_server_that_fell_behind_is_named(tmp_path, profile, wait_s):
+    """Sixty requests in 6 s, whose first tokens come at once or after the last arrival."""
+    arrival_s = np.arange(60) / 10
+    first_s = arrival_s + wait_s
+    times = Times(arrival_s, first_s, first_s + 1, np.full(60, 5))
+    rows = [(20, 5, arrival) for arrival in arrival_s.tolist()]
+    log = VllmLog(write_log(tmp_path / "a.csv", rows, times))
+    config = server_config([*SYSTEM, *SMALL, f"cost.path={profile}"])
+    lines = "".join(conclude(log, config, replay(log, config), {}))
+    assert ("in the log 0 of 10" in lines) == (wait_s > 6)
+
+
 def test_a_front_end_takes_longer_the_more_requests_decode_beside():
     """Three run from 1, 2 and 3 s on: beside the third are two, twice as many as were measured."""
     engine = Times(np.zeros(3), np.array([1.0, 2.0, 3.0]), np.full(3, 9.0), np.full(3, 5))

@@ -13,7 +13,7 @@ from testbed.experiments.real.validation.logged_server import high_water
 from testbed.experiments.real.validation.metric_error import MetricError
 from testbed.experiments.runs.whole_files import whole
 from testbed.run.config import RunConfig
-from testbed.run.metrics import spread
+from testbed.run.metrics import in_words, overload, spread
 from testbed.study.sensitivity import Interval
 from testbed.traces.vllm_log import Times, VllmLog
 
@@ -86,6 +86,11 @@ def conclude(
         yield (
             f"  memory that runs short: the log's requests used at most {share:.0%} of the pool, "
             "and none was preempted"
+        )
+    if behind := overload(log.times.arrival_s, log.times.first_token_s):
+        yield (
+            f"  a server that keeps up with its load: in the log {in_words(behind)}, where a small "
+            "error of the costs becomes a large one of TTFT"
         )
     count = len(log.times.output_len)
     yield f"  p99: of {count:,} requests {round(count / 100):,} are beyond it"
