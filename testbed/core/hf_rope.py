@@ -1,6 +1,7 @@
 """The longest sequence of a Hugging Face config.json, by its rope, as vLLM reads it."""
 
 from collections.abc import Collection, Mapping, Sequence
+from math import inf
 from typing import Any, NamedTuple
 
 from testbed.core.hf_fields import Fields, types
@@ -66,7 +67,7 @@ def _check_numbers(fields: Fields, kind: str, rope: Mapping[str, Any]) -> None:
         return
     for key in ("factor", ORIGINAL):
         value = rope.get(key)
-        if value is not None and (not isinstance(value, int | float) or not value > 0):
+        if value is not None and (not isinstance(value, int | float) or not 0 < value < inf):
             raise fields.refusal("rope_scaling", f"{key}={value!r}: must be a number above 0")
     needs_original = kind in types()["latent"] and _type_of(rope) not in (*COUNTED_SINCE, *PLAIN)
     if needs_original and rope.get(ORIGINAL) is None:

@@ -13,7 +13,7 @@ from testbed.sched.preemption import (
     RecomputeSingleSwapGroup,
     Swap,
 )
-from testbed.sched.scheduler import IterationLevel, Scheduler
+from testbed.sched.scheduler import Scheduler
 
 KINDS = {  # by name, for most runs have no fleet and no drafts
     "policy": "testbed.memory.policy.MemoryPolicy",
@@ -28,7 +28,7 @@ KINDS = {  # by name, for most runs have no fleet and no drafts
     "speculation": "testbed.speculation.speculation.Speculation",
 }
 
-# Of what a trace may lack, by the column; the others come with a trace alone
+# The option that gives a column which a trace lacks; other columns come with a trace alone
 SOURCES = {"max_new_tokens": "give workload.max_new_tokens"}
 
 # Rules by which single sequences are computed again
@@ -110,12 +110,10 @@ def check_workload(scheduler: Scheduler, workload: Workload) -> None:
         _check_answers_are_found(scheduler.memory)
     if scheduler.ends_at_declared and workload.rows.max_new_tokens is not None:
         _check_fixed_outputs(workload.rows.max_new_tokens, workload.rows.output_len)
-    readers = {
-        "order": scheduler.order if isinstance(scheduler, IterationLevel) else None,
-        "scheduler": scheduler,
+    for part, reader in {
+        **scheduler.readers,
         "policy.eviction": scheduler.memory.reads_columns,
-    }
-    for part, reader in readers.items():
+    }.items():
         columns = () if reader is None else reader.columns_read()
         missing = [name for name in columns if name not in workload.optional_fields()]
         if missing:

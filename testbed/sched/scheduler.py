@@ -12,6 +12,7 @@ from testbed.core.sequence import CANCELLED, FINISHED, RUNNING, Sequence, Sequen
 from testbed.core.slots import GRANTED, NO_OPS, Grant, record
 from testbed.core.units import Count, PositiveCount, PositiveTokens
 from testbed.memory.policy import MemoryPolicy
+from testbed.memory.protocols import ReadsColumns
 from testbed.sched.drafting import Drafting
 from testbed.sched.limits import Limits
 from testbed.sched.orders import FIRST_COME, Order
@@ -129,6 +130,11 @@ class Scheduler(ABC):
     def columns_read(self) -> tuple[str, ...]:
         """The optional columns of a trace that it reads, as in ReadsColumns."""
         return ()
+
+    @property
+    def readers(self) -> dict[str, ReadsColumns]:
+        """Its parts that may read columns, by the option that chooses each, and itself last."""
+        return {"scheduler": self}
 
     def add(self, request: Incoming) -> SequenceGroup:
         """Queue a request that has arrived.
@@ -425,6 +431,10 @@ class IterationLevel(Scheduler):
 
     def columns_read(self) -> tuple[str, ...]:
         return self.order.columns_read()
+
+    @property
+    def readers(self) -> dict[str, ReadsColumns]:
+        return {"order": self.order, **super().readers}
 
     @property
     def prompt_plans(self) -> PromptPlans | None:

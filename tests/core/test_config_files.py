@@ -1,6 +1,7 @@
 """A config.json read as vLLM 0.33.0 and 0.19.0 read it, seen by running their own classes."""
 
 import json
+import math
 from dataclasses import replace
 
 import pytest
@@ -346,8 +347,9 @@ def test_a_rope_that_the_class_does_not_take_is_refused(shape):
 
 
 @pytest.mark.parametrize("key", ["factor", "original_max_position_embeddings"])
-def test_a_rope_whose_number_is_text_is_refused(shape, key):
-    refuses(f"{key}='8'", shape, LLAMA | {"rope_scaling": YARN | {key: "8"}})
+@pytest.mark.parametrize("value", ["8", math.inf])
+def test_a_rope_whose_number_is_text_or_infinite_is_refused(shape, key, value):
+    refuses(f"{key}={value!r}", shape, LLAMA | {"rope_scaling": YARN | {key: value}})
 
 
 @pytest.mark.parametrize("words", ["", "--kv-cache-dtype fp8", "--kv-cache-dtype bfloat16"])
