@@ -142,7 +142,7 @@ def tests_of(cost: CostModel, model: ModelSpec) -> KindOfTests:
 
 def tested(cost: CostModel, model: ModelSpec, server: ServerSpec) -> str:
     """The error of such costs: of a measured profile on batches that it had not seen, else on
-    profiles left out.
+    profiles left out, on top of which measured costs have an error of their own.
     """
     fingerprint, fit = cost.fingerprint or {}, cost.fit or {}
     match tests_of(cost, model):
@@ -151,7 +151,9 @@ def tested(cost: CostModel, model: ModelSpec, server: ServerSpec) -> str:
         case KindOfTests.IN_PROFILE:
             return str(fingerprint["tested"])
         case KindOfTests.LEFT_OUT:
-            return left_out(way_of(fingerprint, server.gpu), server)
+            against_profiles = left_out(way_of(fingerprint, server.gpu), server)
+            on_top = f"; measured costs' own error comes on top, nearest test: {served_loads()}"
+            return f"{against_profiles}{on_top if fingerprint else ''}"
         case KindOfTests.DECODES:
             kind = "of this engine" if SYSTEM in fingerprint else "of kernels"
             return (

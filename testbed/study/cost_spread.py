@@ -3,8 +3,9 @@
 A profile of whole iterations says what it was off by at sizes of batch that it was fitted without:
 launches, and decodes alone. Such an error holds for a whole run, which stays near one size, and so
 does the slowness of its host, which drifts by minutes (testbed/cost/host_drift.py). Derived
-costs and rooflines are moved by the error of such costs when tested (the largest of the medians
-that an answer says: of its GPU's profiles, and of all), others by COST_ERROR.
+costs and rooflines are moved by the latency's error of such costs when tested (the largest of the
+medians that an answer says: of its GPU's profiles, and of all), others by COST_ERROR, and none by
+less: what is derived from measurements has their error too.
 """
 
 from collections.abc import Iterator
@@ -98,7 +99,7 @@ def spread_of(cost: CostModel) -> Spread | None:
 def error_of(config: RunConfig) -> float:
     """The relative error by which costs without a spread are moved, up and down."""
     error = left_out_error(cost_of(config), config.server)
-    return COST_ERROR if error is None else error
+    return max(COST_ERROR, error or 0.0)
 
 
 def draws(config: RunConfig) -> Iterator[Draw]:
@@ -155,6 +156,6 @@ def rule(config: RunConfig) -> str:
 
 
 def _by_one_factor(config: RunConfig) -> str:
-    is_tested = left_out_error(cost_of(config), config.server) is not None
-    why = " (such costs' largest median error when tested)" if is_tested else ""
-    return f"all costs {error_of(config):.0%} up and down{why}"
+    error = error_of(config)
+    why = " (such costs' largest median error of latency when tested)" if error > COST_ERROR else ""
+    return f"all costs {error:.0%} up and down{why}"

@@ -34,6 +34,7 @@ from testbed.run.parts import Part
 from testbed.run.simulate import run
 from testbed.study import sensitivity
 from testbed.study.cost_spread import (
+    COST_ERROR,
     OF_OTHER_HOSTS,
     REPLICATIONS,
     RESAMPLINGS,
@@ -180,10 +181,12 @@ def test_costs_that_say_nothing_of_their_error_are_moved_by_3_percent():
 def test_derived_costs_are_moved_by_the_largest_median_that_their_answer_says(gpu, cost):
     config = configured(["+system=vllm-v1", "model=llama-3.1-8b", f"server={gpu}", cost])
     said = cost_words.tested(cost_of(config), config.model, config.server)
-    medians = [int(percent) for percent in re.findall(r"latency (\d+)%", said)]
+    of_profiles = said.partition(cost_words.served_loads())[0]
+    medians = [int(percent) for percent in re.findall(r"latency (\d+)%", of_profiles)]
     error = cost_words.left_out_error(cost_of(config), config.server)
     assert 100 * error == pytest.approx(max(medians), abs=0.5)
-    assert {draw.slowness for draw in draws(config)} == {1 - error, 1.0, 1 + error}
+    moved = max(error, COST_ERROR)  # measured costs, which they are derived from, have that
+    assert {draw.slowness for draw in draws(config)} == {1 - moved, 1.0, 1 + moved}
 
 
 def test_the_front_end_is_longer_beside_decodes_without_the_wait_for_the_next_plan(tmp_path):
