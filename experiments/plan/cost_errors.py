@@ -1,5 +1,6 @@
 """The errors of costs between deployments: costs of another origin, such as those derived for
-another GPU, have errors of their own, which may be more than the difference that was found.
+another GPU or for several, have errors of their own, which may be more than the difference that
+was found.
 """
 
 from functools import cache
@@ -57,5 +58,5 @@ def _simulated(candidate: Candidate) -> list[RunConfig]:
 
 
 def _origin(config: RunConfig) -> str:
-    gpu = {"gpu": config.server.gpu.name}
-    return origin_of({PROFILE: profile_of(cost_of(config)), RUN: gpu})
+    server = {"gpu": config.server.gpu.name, "num_gpus": config.server.num_gpus}
+    return origin_of({PROFILE: profile_of(cost_of(config)), RUN: server})

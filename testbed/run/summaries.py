@@ -64,16 +64,18 @@ def profile_of(cost: CostModel) -> dict[str, Any] | None:
 def origin_of(summary: Mapping[str, Any]) -> str:
     """The GPU that a run's costs are of, the measurements that they rest on, the way from them, and
     the system whose software times are added: costs of two origins have errors of their own.
+    Costs that are not measured have others on several GPUs than on one.
     """
-    profile = summary.get(PROFILE)
+    profile, num_gpus = summary.get(PROFILE), summary[RUN]["num_gpus"]
+    gpus = f"{num_gpus} x " if num_gpus > 1 else ""
     if not profile:
-        return f"without a profile, of {summary[RUN]['gpu']}"
+        return f"without a profile, of {gpus}{summary[RUN]['gpu']}"
     base, charged, device = (profile.get(key) for key in ("from", SOFTWARE, "device"))
     software = f", software time of {charged}" if charged else ""
     if base is None:
         return f"measured on {device}{software}"
     where = f"{base.get('model', 'a profile')} on {base.get('num_gpus', 1)} x {base.get('device')}"
-    return f"derived for {device} from {where} ({profile.get('way', 'other GPU')}){software}"
+    return f"derived for {gpus}{device} from {where} ({profile.get('way', 'other GPU')}){software}"
 
 
 def remedy_for_rejections(summary: Mapping[str, Any]) -> str:

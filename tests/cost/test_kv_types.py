@@ -22,6 +22,7 @@ DECODES = [
 ]
 
 GPUS = ("l40s", "a100-80gb")
+ON_ONE_GPU = {"run": {"num_gpus": 1}}
 
 
 def cost_of(model, gpu, kv_bytes):
@@ -58,7 +59,8 @@ def test_whole_iterations_of_a_system_are_compared_with_nothing_derived(words):
 
 def test_a_comparison_says_that_costs_are_of_different_origins():
     measured, derived = (
-        {"cost_profile": cost_of("opt-13b", "h200", kv_bytes).fingerprint} for kv_bytes in (2, 4)
+        {"cost_profile": cost_of("opt-13b", "h200", kv_bytes).fingerprint, **ON_ONE_GPU}
+        for kv_bytes in (2, 4)
     )
     (remark,) = remark_on_ways({"16 bits": measured, "32 bits": derived})
     base = "derived for h200 from opt-13b on 1 x NVIDIA H200 (other cache)"
@@ -67,6 +69,7 @@ def test_a_comparison_says_that_costs_are_of_different_origins():
 
 
 def test_a_comparison_of_two_gpus_says_that_errors_of_costs_are_in_it():
-    of_two = {gpu: {"cost_profile": cost_of("opt-13b", gpu, 2).fingerprint} for gpu in GPUS}
+    profiles = {gpu: cost_of("opt-13b", gpu, 2).fingerprint for gpu in GPUS}
+    of_two = {gpu: {"cost_profile": profile, **ON_ONE_GPU} for gpu, profile in profiles.items()}
     (remark,) = remark_on_ways(of_two)
     assert all(f"derived for {gpu} from opt-13b" in remark for gpu in GPUS)

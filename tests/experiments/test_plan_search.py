@@ -165,6 +165,8 @@ def test_costs_of_another_way_name_no_cheapest_within_their_errors(tmp_path):
         ("gpu=l40s,a100-80gb", True),  # derived from one profile, for two GPUs
         ("gpu=l40s,h200", True),  # derived, and measured
         ("cost=analytic gpu=l40s,a100-80gb", True),
+        ("gpu=l40s server.num_gpus=1,2", True),  # tested apart
+        ("cost=analytic gpu=l40s server.num_gpus=1,2", True),
         ("gpu=l40s server.memory_utilization=0.8,0.9", False),
         ("gpu=l40s replicas=1,2 router=round_robin", False),
         ("gpu=h200 server.memory_utilization=0.8,0.9", False),
