@@ -126,11 +126,17 @@ def _overload(best: Tried, mending: Mending) -> str:
     if not _falls_behind(best, mending):
         return ""
     num_seeds, without = len(mending.seeds), mending.server.num_overloaded
+    keeping_up = [
+        of.change.name
+        for of in mending.without_overload
+        if of.change.is_proposed and mending.verdicts[of.change].word not in NO_CURE
+    ]
+    remedy = ", or ".join(["less load", *keeping_up[:1], "more GPUs: testbed plan"])
     return (
         f"overload {'stays' if _falls_behind(mending.server, mending) else 'begins'}: "
         "the server falls behind on "
-        f"{without} of {num_seeds} seeds, with the best change on {best.num_overloaded} (less "
-        "load, or more GPUs: testbed plan); "
+        f"{without} of {num_seeds} seeds, with the best change on {best.num_overloaded} "
+        f"({remedy}); "
     )
 
 
@@ -156,12 +162,12 @@ def _left(tried: Tried, mending: Mending) -> str:
 def _nothing_preempted(mending: Mending) -> str:
     """The rate that a server without a preemption does not exceed, if they come one by one."""
     most = float(f"{3600 * UNSEEN / mending.arrivals_s:.2g}")
-    rest = "nothing is to mend"
+    rest = "nothing is to mend at this load"
     if mending.more_sequences is not None:
-        rest = "no preemption is to mend, but the limit of sequences"
+        rest = "no preemption is to mend at this load, but the limit of sequences"
     return (
         f"the server preempts nothing in {mending.arrivals_s:,.0f} s of arrivals, so less than "
-        f"{most:,g} times an hour (95%): {rest} at this load. A server that preempts "
+        f"{most:,g} times an hour (95%): {rest}. A server that preempts "
         "more has other lengths, rates or a smaller pool (trace=, arrivals.rate=, "
         "--num-gpu-blocks-override, --seeds)"
     )

@@ -581,6 +581,7 @@ def test_changes_that_keep_up_are_named_beside_an_overloaded_server():
     lines = [*lines_of(Mending(GOALS["latency"], range(3), behind, of_changes, of_all, {}))]
     [line] = [line for line in lines if line.startswith("keeping up with the load")]
     assert line.endswith(": steady (better)")
+    assert any("less load, or steady, or more GPUs" in line for line in lines)
     of_slow = Mending(GOALS["latency"], range(3), behind, of_changes[:1], of_all, {})
     [best] = [line for line in lines_of(of_slow) if "best: slow " in line]
     assert best.startswith("overload stays: the server falls behind on 3 of 3 seeds, with the best")
