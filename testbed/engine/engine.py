@@ -129,7 +129,7 @@ class Engine:
 
     def _take_arrivals(self, now_ps: int) -> None:
         arrivals = self._arrivals
-        while arrivals.next_ps <= now_ps:
+        while arrivals.next_ps <= now_ps and arrivals.next_ps != UNBOUNDED:
             request, reason = arrivals.take()
             self._arrived(request, reason)
         if arrivals.closes and arrivals.next_ps == UNBOUNDED:

@@ -45,6 +45,8 @@ class Scheduler(ABC):
         state: waiting, running and swapped groups, and the batch.
         policy, memory: what gives slots, and its capabilities.
         preemption: the rule that names victims.
+        readers: its parts that may read columns of the trace, by the option that chooses each, and
+            itself last.
         now_ps: the time in picoseconds at which `plan` is called.
         plans_ahead: it makes a plan while another is in flight.
         synchronous_by: the option by which its system makes none; empty: of no such system.
@@ -102,6 +104,7 @@ class Scheduler(ABC):
                 remedy="scheduler=sglang or sglang_no_overlap",
             )
         self.preemption = preemption
+        self.readers: dict[str, ReadsColumns] = {"scheduler": self}
         self.now_ps = 0
         self.steps_in_turn = False
         self.is_steady = False
@@ -130,11 +133,6 @@ class Scheduler(ABC):
     def columns_read(self) -> tuple[str, ...]:
         """The optional columns of a trace that it reads, as in ReadsColumns."""
         return ()
-
-    @property
-    def readers(self) -> dict[str, ReadsColumns]:
-        """Its parts that may read columns, by the option that chooses each, and itself last."""
-        return {"scheduler": self}
 
     def add(self, request: Incoming) -> SequenceGroup:
         """Queue a request that has arrived.
@@ -399,6 +397,7 @@ class IterationLevel(Scheduler):
         super().__init__(policy, preemption)
         self.limits = Limits(max_num_batched_tokens, max_num_seqs)
         self.order = order or FIRST_COME
+        self.readers = {"order": self.order, **self.readers}
         self.state.follow(self.order)
         keeps_all = self.memory.transfers is None and self.memory.drops_tokens is None
         has_steady_plans = vars(type(self)).get("has_steady_plans", False)
@@ -431,10 +430,6 @@ class IterationLevel(Scheduler):
 
     def columns_read(self) -> tuple[str, ...]:
         return self.order.columns_read()
-
-    @property
-    def readers(self) -> dict[str, ReadsColumns]:
-        return {"order": self.order, **super().readers}
 
     @property
     def prompt_plans(self) -> PromptPlans | None:
