@@ -37,10 +37,11 @@ from testbed.vllm.releases import DEFAULT, RELEASES  # noqa: E402
 
 LENGTHS = [(5, 19), (17, 14), (1, 22), (30, 3), (8, 20), (33, 12), (3, 1)]
 LONG = [(9, 30), (8, 31), (10, 29)]
+THRESHOLD = "long_prefill_token_threshold"
 LIMITS = {
     "max_num_seqs": 16,
     "max_num_batched_tokens": 24,
-    "long_prefill_token_threshold": 9,
+    THRESHOLD: 9,
     "scheduler_reserve_full_isl": False,
 }
 MAX_LEN = 128
@@ -374,6 +375,8 @@ def check_history(history, pool, limits, debug):
     family, policy, requests, speculation, options = history
     pool = tiny.pool(256 if policy is ContiguousMax else pool)
     limits = limits | ({"release": DEFAULT} if policy in CACHING else {})
+    if limits["release"].admits_with_drafts and limits[THRESHOLD]:  # shorter chunks are refused
+        limits = limits | {THRESHOLD: 1 + speculation.max_drafts}
     options = options | {"spec": pool, "limits": limits, "debug": debug}
     *_, verified = equal_outputs(requests, family, policy, speculation, **options)
     drafter = options.get("drafter")
@@ -386,7 +389,7 @@ LIMIT = st.fixed_dictionaries(
     {
         "max_num_seqs": st.sampled_from([2, 6]),
         "max_num_batched_tokens": st.sampled_from([12, 40]),
-        "long_prefill_token_threshold": st.sampled_from([0, 5]),
+        THRESHOLD: st.sampled_from([0, 5]),
         "scheduler_reserve_full_isl": st.booleans(),
         "release": st.sampled_from(list(RELEASES.values())),
     }
