@@ -69,6 +69,7 @@ DELIBERATE = tuple(
         (r"trace\.answer_scale", ABSENT, "1.0", DEFAULT),
         (r"trace\.tokens_per_id", ABSENT, "16", DEFAULT),
         (r"trace\.(beam|session|priority|think)_column", ANY, ABSENT, "has one name"),
+        (r"trace\.\w+_column", ABSENT, ANY, "names of more columns, " + DEFAULT),
         (r"trace\.(ignored_columns)", ABSENT, "[]", DEFAULT),
         (r"router\.(weighs_usage)", ABSENT, "false", DEFAULT),
         (r"trace\.(first_|delay_m|time_unit|vocab_size)\w*", ABSENT, "null", DEFAULT),
