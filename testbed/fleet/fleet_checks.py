@@ -11,7 +11,6 @@ from testbed.run.config import RunConfig
 from testbed.run.oracles import future_read
 from testbed.run.parts import Part
 from testbed.sched.scheduler import Scheduler
-from testbed.sched.sglang import SGLang
 
 Refusal = partial[InputError]  # of one option
 
@@ -132,23 +131,16 @@ def _check_sampling(refusal: Refusal, workload: Workload) -> None:
 def _check_scheduler(refusal: Refusal, scheduler: Scheduler) -> None:
     name = type(scheduler).__name__
     by_rank = not scheduler.serves_as_they_come
-    if isinstance(scheduler, SGLang):
+    if by_rank or scheduler.limits is None:
         raise refusal(
-            problem="hand-overs are not modelled with SGLang's scheduler",
+            problem=f"hand-overs are not modelled with scheduler={name}",
             remedy=(
-                "leave prefill_replicas out; scheduler=mixed and vllm_v1 have them, without "
-                "--from-sglang"
+                "choose one that serves in order of arrival, such as scheduler=mixed or vllm_v1, "
+                "without --from-sglang, or leave prefill_replicas out"
             ),
         )
     if scheduler.plans_ahead:
         raise refusal(
             problem=f"hand-overs are not modelled with scheduler={name}, which plans ahead",
             remedy="--no-async-scheduling in a server's command; else scheduler=vllm_v1",
-        )
-    if by_rank or scheduler.limits is None:
-        raise refusal(
-            problem=f"hand-overs are not modelled with scheduler={name}",
-            remedy=(
-                "choose one that serves in order of arrival, such as scheduler=mixed or vllm_v1"
-            ),
         )
