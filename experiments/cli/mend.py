@@ -1,5 +1,6 @@
 """`testbed mend`: which change betters a vLLM server that preempts."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -57,6 +58,19 @@ def mend(
     """
     from testbed.experiments.mend.trials import Search
     from testbed.experiments.runs.words import is_of_hydra
+
+    _check(command, overrides)
+    words = [*(f"--config-dir={folder}" for folder in config_dir or ()), *overrides]
+    launcher = tuple(word for word in words if is_of_hydra(word))
+    others = tuple(word for word in words if word not in launcher)
+    mending = Search(command, others, tuple(range(seeds)), runs, launcher, by).found()
+    _print(mending, json=json)
+    is_mended = not mending.preempts or mending.best is not None
+    return exit_codes.ANSWERED if is_mended else exit_codes.NO
+
+
+def _check(command: str, overrides: Sequence[str]) -> None:
+    """Raise InputError for a server of SGLang's, and for a seed."""
     from testbed.run.override_words import key_of
     from testbed.sglang.command import SGLANG
 
@@ -70,13 +84,6 @@ def mend(
         raise InputError(
             key=seed, problem="is not read", remedy="--seeds N runs the seeds 0 to N - 1"
         )
-    words = [*(f"--config-dir={folder}" for folder in config_dir or ()), *overrides]
-    launcher = tuple(word for word in words if is_of_hydra(word))
-    others = tuple(word for word in words if word not in launcher)
-    mending = Search(command, others, tuple(range(seeds)), runs, launcher, by).found()
-    _print(mending, json=json)
-    is_mended = not mending.preempts or mending.best is not None
-    return exit_codes.ANSWERED if is_mended else exit_codes.NO
 
 
 def _print(mending: "Mending", *, json: bool) -> None:

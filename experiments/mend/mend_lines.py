@@ -133,10 +133,9 @@ def _overload(best: Tried, mending: Mending) -> str:
     ]
     remedy = ", or ".join(["less load", *keeping_up[:1], "more GPUs: testbed plan"])
     return (
-        f"overload {'stays' if _falls_behind(mending.server, mending) else 'begins'}: "
-        "the server falls behind on "
-        f"{without} of {num_seeds} seeds, with the best change on {best.num_overloaded} "
-        f"({remedy}); "
+        f"overload {'stays' if _falls_behind(mending.server, mending) else 'begins'}: the server "
+        f"falls behind on {without} of {num_seeds} seeds, with the best change on "
+        f"{best.num_overloaded} ({remedy}); "
     )
 
 

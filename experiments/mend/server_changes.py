@@ -20,7 +20,6 @@ LARGER_POOLS = (1.1, 1.25, 1.5)
 BUDGETS = (0.25, 0.5, 2.0)
 WATERMARK = 0.05
 MOST_SEQUENCES, SEQUENCES_KEY = "--max-num-seqs", "scheduler.max_num_seqs"
-WITHOUT_BLOCKS = f"without {BLOCKS}"
 OWN_WATERMARK = "--watermark"
 SWAP_GIB = 20
 NO_OPTION = "no option of vLLM"
@@ -72,11 +71,15 @@ def more_sequences(server: Server) -> int:
     return max(limits.max_num_seqs, min(2 * limits.max_num_seqs, limits.max_num_batched_tokens))
 
 
-def with_more_sequences(change: Change, server: Server, own_blocks: int) -> Change:
-    """The change beside more sequences. own_blocks: of the pool that vLLM computes with these."""
+def with_more_sequences(
+    change: Change, server: Server, own_blocks: int, blocks_with_more: int
+) -> Change:
+    """The change beside more sequences. own_blocks: as for `changes_of`; blocks_with_more: the same
+    with these sequences.
+    """
     count = more_sequences(server)
-    is_own_pool = change.name.startswith(WITHOUT_BLOCKS)
-    first = next(_own_pool(server, own_blocks), change) if is_own_pool else change
+    pools = _own_pool(server, own_blocks), _own_pool(server, blocks_with_more)
+    first = dict(zip(*pools, strict=False)).get(change, change)
     option = f"{MOST_SEQUENCES} {count}"
     name = option if change == NONE else f"{first.name} and {option}"
     return first._replace(name=name, words=(*first.words, f"{SEQUENCES_KEY}={count}"))
@@ -110,7 +113,7 @@ def _may_not_start(server: Server, share: float) -> bool:
 def _own_pool(server: Server, own_blocks: int) -> Iterator[Change]:
     """The pool that vLLM computes, in place of a smaller one that the command gives."""
     if BLOCKS in server.values and own_blocks > server.pool.num_blocks:
-        name = f"{WITHOUT_BLOCKS} ({own_blocks:,} blocks)"
+        name = f"without {BLOCKS} ({own_blocks:,} blocks)"
         yield Change(name, (f"server.num_blocks={own_blocks}",))
 
 

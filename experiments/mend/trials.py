@@ -43,7 +43,6 @@ from testbed.experiments.runs.launchers import launched
 from testbed.experiments.runs.notes import no_note, print_note
 from testbed.experiments.runs.progress import Progress, status_line
 from testbed.experiments.runs.run_folder import run_into
-from testbed.experiments.runs.words import chosen
 from testbed.experiments.vllm_server import translation
 from testbed.run.override_words import key_of
 from testbed.run.summaries import remedy_for_rejections
@@ -258,15 +257,14 @@ class Search:
                 problem="every request is longer than the server takes",
                 remedy=remedy_for_rejections(as_it_is.summaries[0]),
             )
-        is_limited = self._is_limited(as_it_is, served.server)
-        more = more_sequences(served.server) if is_limited else None
+        more = more_sequences(served.server) if _is_limited(as_it_is, served.server) else None
         if not as_it_is.num_preempted:
             return Mending(goal, self.seeds, as_it_is, (), {}, {}, more)
         own_blocks = translation.own_blocks(served, self.words)
         changes = changes_of(served.server, as_it_is.num_held, own_blocks)
         results = self._screened(changes, as_it_is, goal)
-        if further := [*self._with_more_sequences([as_it_is, *results.values()], served)]:
-            results |= self._screened(further, as_it_is, goal)
+        further = self._with_more_sequences([as_it_is, *results.values()], served, own_blocks)
+        results |= self._screened([*further], as_it_is, goal)
         tried = [result for result in results.values() if isinstance(result, Tried)]
         failed = {of: str(error) for of, error in results.items() if isinstance(error, InputError)}
         of_changes = {
@@ -277,33 +275,20 @@ class Search:
         return Mending(goal, self.seeds, as_it_is, ranked, of_changes, failed, more)
 
     def _with_more_sequences(
-        self, results: Sequence[Tried | InputError], served: translation.Served
+        self, results: Sequence[Tried | InputError], served: translation.Served, own_blocks: int
     ) -> Iterator[Change]:
         """More sequences, if the server falls behind at its limit, and beside the change of vLLM's
         options that preempts least of those with which it does so; of equals the last, as larger
         pools come later.
         """
-        limited = [
-            of for of in results if isinstance(of, Tried) and self._is_limited(of, served.server)
-        ]
-        changes = [of for of in reversed(limited) if of.change is not NONE]
-        fewest = sorted(changes, key=lambda of: of.num_preempted / len(of.summaries))[:1]
+        limited = [of for of in results if isinstance(of, Tried) and _is_limited(of, served.server)]
+        alone = [of for of in limited if of.change == NONE]
+        changed = [of for of in reversed(limited) if of.change != NONE]
+        fewest = sorted(changed, key=lambda of: of.num_preempted / len(of.summaries))[:1]
         command = served.command.updated(MOST_SEQUENCES, str(more_sequences(served.server)))
-        larger = served._replace(command=command)
-        for of in (*(of for of in limited if of.change is NONE), *fewest):
-            own_blocks = translation.own_blocks(larger, self.words)
-            yield with_more_sequences(of.change, served.server, own_blocks)
-
-    def _is_limited(self, tried: Tried, server: Server) -> bool:
-        """True if it falls behind at the server's limit of sequences, and vLLM takes more."""
-        limit, change = server.limits.max_num_seqs, tried.change
-        is_set = SEQUENCES_KEY in map(key_of, change.words)
-        if is_set or not change.is_proposed or not tried.num_overloaded:
-            return False
-        words = translation.expand(self.command, self.words, no_note)
-        given = chosen(words).get("replicas", "null")
-        num_replicas = int(given) if given.isdecimal() else 1
-        return more_sequences(server) > limit and tried.falls_behind_at(limit * num_replicas)
+        more_blocks = translation.own_blocks(served._replace(command=command), self.words)
+        for of in (*alone, *fewest):
+            yield with_more_sequences(of.change, served.server, own_blocks, more_blocks)
 
     def _screened(
         self, changes: Sequence[Change], as_it_is: Tried, goal: Goal
@@ -395,3 +380,11 @@ def _rank(of_changes: Mapping[Change, Verdict], goal: Goal) -> Callable[[Tried],
         return WORDS.index(verdict.word), is_only_worse, worst
 
     return rank
+
+
+def _is_limited(tried: Tried, server: Server) -> bool:
+    """True if it falls behind at the server's limit of sequences, and vLLM takes more."""
+    limit, change = server.limits.max_num_seqs, tried.change
+    is_set = SEQUENCES_KEY in map(key_of, change.words)
+    may_have_more = change.is_proposed and not is_set and more_sequences(server) > limit
+    return may_have_more and tried.falls_behind_at(limit)

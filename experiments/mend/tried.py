@@ -9,6 +9,7 @@ from testbed.experiments.mend.goals import COMPLETED_RATE, NUMBERS, arrivals_s
 from testbed.experiments.mend.server_changes import Change
 from testbed.run.metrics import WHILE_ARRIVING
 from testbed.run.simulate import OVERLOAD
+from testbed.run.summaries import RUN
 from testbed.run.while_arriving import is_filling
 from testbed.study.capacity_search import filling_share
 from testbed.study.replications import Interval, interval
@@ -60,13 +61,16 @@ class Tried:
         """Seeds on which the server did not keep up with the arrivals."""
         return sum(bool(summary.get(OVERLOAD)) for summary in self.summaries)
 
-    def falls_behind_at(self, num_sequences: int) -> bool:
-        """True if a seed falls behind, and those that do run nearly this many sequences at a time,
-        the start and the drain included.
+    def falls_behind_at(self, limit: int) -> bool:
+        """True if a seed falls behind, and those that do run nearly as many sequences as the limit
+        of each engine at a time, the start and the drain included.
         """
-        behind = [of for of in self.summaries if of.get(OVERLOAD)]
-        running = (of["batch"]["mean_over_time"] for of in behind)
-        return bool(behind) and fmean(running) >= AT_LIMIT * num_sequences
+        running = [
+            of["batch"]["mean_over_time"] / of[RUN].get("replicas", 1)
+            for of in self.summaries
+            if of.get(OVERLOAD)
+        ]
+        return bool(running) and fmean(running) >= AT_LIMIT * limit
 
     @property
     def filling(self) -> float:
