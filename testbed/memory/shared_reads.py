@@ -4,9 +4,8 @@
 batch that gives the same without walking it.
 """
 
-from abc import abstractmethod
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from collections.abc import Sequence as Row
 from itertools import chain
 
@@ -87,20 +86,18 @@ def num_distinct(starts: Column, ends: Column) -> int:
 class SharedReads(BatchIndex):
     """The number of members of a batch that read each block.
 
-    `readers` counts the members by block. Only blocks that were full when their sequence joined, or
-    forked, are counted: a block that a step fills belongs to one sequence until that forks, and a
-    partial one that is shared is copied before the step that reads it.
+    full_blocks: gives a new list of the blocks of a sequence that are full, in order. `readers`
+    counts the members by block. Only blocks that were full when their sequence joined, or forked,
+    are counted: a block that a step fills belongs to one sequence until that forks, and a partial
+    one that is shared is copied before the step that reads it.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, full_blocks: Callable[[Sequence], list[int]]) -> None:
+        self.full_blocks = full_blocks
         self.readers = Counter[int]()
         self._num_reads = 0  # by all members together
         self._counted: dict[int, list[int]] = {}
         self._forked: dict[int, Sequence] = {}
-
-    @abstractmethod
-    def full_blocks(self, seq: Sequence) -> list[int]:
-        """A new list of the blocks of `seq` that are full, in order."""
 
     def added(self, seq: Sequence) -> None:
         blocks = self._counted[seq.seq_id] = self.full_blocks(seq)

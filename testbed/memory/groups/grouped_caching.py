@@ -14,8 +14,8 @@ from testbed.memory.groups.cached_contents import PromptContents
 from testbed.memory.groups.checkpoints import EachSpacing
 from testbed.memory.groups.grouped import Grouped
 from testbed.memory.groups.page_cache import GroupHit, PageCache
-from testbed.memory.groups.shared_pages import SharedPages
 from testbed.memory.policy import PoolSpec
+from testbed.memory.shared_reads import SharedReads
 
 # Tokens: the window of a state in pages, so that the page before the present one is kept until read
 CHECKPOINTS = 2
@@ -74,8 +74,13 @@ class GroupedCaching(Grouped):
                 num_layers += column.width
         return repeated // max(num_layers, 1)
 
-    def _shared_pages(self, column: int, batch: Batch) -> SharedPages:
-        return SharedPages(self._tables, column, self.tokens_per_page)
+    def _shared_pages(self, column: int, batch: Batch) -> SharedReads:
+        return SharedReads(partial(self._full_pages, column))
+
+    def _full_pages(self, column: int, seq: Sequence) -> list[int]:
+        """Pages of a column of full attention, which begin at block 0 and stay until `seq` ends."""
+        pages = self._tables[seq.seq_id].pages[column]
+        return pages[: seq.num_slots // self.tokens_per_page]
 
 
 def _with_checkpoints(pool: PoolSpec) -> PoolSpec:

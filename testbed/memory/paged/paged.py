@@ -42,9 +42,9 @@ from testbed.memory.paged.block_boundaries import BlockIndex
 from testbed.memory.paged.block_pool import BlockPool
 from testbed.memory.paged.block_table import BlockTable, Tables, moving
 from testbed.memory.paged.copy_on_write import copy_tails, copying_writers
-from testbed.memory.paged.shared_blocks import SharedBlocks
 from testbed.memory.paged.watermark import Watermark
 from testbed.memory.policy import PoolSpec, UnsupportedError
+from testbed.memory.shared_reads import SharedReads
 
 
 class BlockMemory(LeasingPolicy):
@@ -214,7 +214,7 @@ class BlockMemory(LeasingPolicy):
         tables = self._tables
         if not (others or tables.prefixes or self._leased):
             return (self._pool.num_saved - self._saved_outside(batch)) * self.block_size
-        reads: SharedBlocks = batch.indexes.get(tables) or batch.index(tables, self._shared_reads)
+        reads: SharedReads = batch.indexes.get(tables) or batch.index(tables, self._shared_reads)
         return (reads.again_with(others) if others else reads.again()) * self.block_size
 
     def _saved_outside(self, batch: Batch) -> int:
@@ -333,8 +333,11 @@ class BlockMemory(LeasingPolicy):
     def _index(self, batch: Batch) -> BlockIndex:
         return BlockIndex(batch, self._tables, self._pool)
 
-    def _shared_reads(self, batch: Batch) -> SharedBlocks:
-        return SharedBlocks(self._tables)
+    def _shared_reads(self, batch: Batch) -> SharedReads:
+        return SharedReads(self._full_blocks)
+
+    def _full_blocks(self, seq: Sequence) -> list[int]:
+        return self._tables.of(seq).blocks[: seq.num_slots // self.block_size]
 
     def _capacity(self) -> int:
         prefixes = self._tables.prefixes
