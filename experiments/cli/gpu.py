@@ -31,6 +31,10 @@ def record(
     python: Python | None = None,
     out: Annotated[Path, Parameter(metavar="DIR", help="new folder for the log")],
     limit_s: LimitSeconds = LIMIT_S,
+    refresh: Annotated[
+        Path | None,
+        Parameter(metavar="PROFILE", help="sweep the host before, and scale this profile by it"),
+    ] = None,
 ) -> None:
     """Serve a workload by the vLLM that is installed, and keep its log for testbed validate.
 
@@ -44,7 +48,7 @@ def record(
     from testbed.run.workload import make_workload
 
     workload = make_workload(configured(list(overrides)))
-    record_log(from_vllm, workload, python or sys.executable, out, limit_s)
+    record_log(from_vllm, workload, python or sys.executable, out, limit_s, refresh)
 
 
 @app.command

@@ -15,6 +15,11 @@ DRIFT, BEGAN, SLOWNESS = "drift", "began_s", "slowness"  # of a profile's fit
 # hosts, 33 to 67 s apart; GPUs of one host were swept at the same time
 # (experiments/real/vllm_engine/results/h200-llama-3.1-8b/sweep_passes.csv)
 OF_OTHERS, PAIRS = 0.07, 18
+REFRESHED = "refreshed"  # in a fingerprint: launches are scaled by a sweep just before a run
+# The deviation (log) of launches served from those of a sweep by the same engine just before, sizes
+# left out included, in 18 servings on two hosts
+# (experiments/real/vllm_engine/results/h200-llama-3.1-8b/pressure-9/canaries.csv)
+OF_REFRESHED = 0.098
 
 
 def between_passes(slowness: Sequence[float]) -> float:

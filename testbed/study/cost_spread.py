@@ -14,7 +14,7 @@ from math import hypot
 from statistics import NormalDist
 from typing import NamedTuple
 
-from testbed.cost.host_drift import DRIFT, drift_of_runs
+from testbed.cost.host_drift import DRIFT, OF_REFRESHED, REFRESHED, drift_of_runs
 from testbed.cost.known_profiles import NAME
 from testbed.cost.model import CostModel
 from testbed.cost.profile import ProfileCost
@@ -93,7 +93,10 @@ def spread_of(cost: CostModel) -> Spread | None:
     drift = drift_of_runs(fit)
     known = "" if DRIFT in fit else ", not known of this one"
     apart = f" (sizes left out {launches:.1%}, the host's drift {drift:.1%}{known})"
-    return Spread(cost, hypot(launches, drift), computing, apart)
+    total = hypot(launches, drift)
+    if REFRESHED in origin and not is_elsewhere and total > OF_REFRESHED:
+        return Spread(cost, OF_REFRESHED, computing, " (of a sweep just before)")
+    return Spread(cost, total, computing, apart)
 
 
 def error_of(config: RunConfig) -> float:

@@ -69,6 +69,18 @@ def three_and_a_constant_ms(cost: ProfileCost, row: Any, constant_ms: float) -> 
     return sum(cost.iteration(work) / MS + constant_ms for work in _three(row))
 
 
+def before_ms(cost: ProfileCost, row: Any) -> float:
+    """The time in which the GPU computes the iteration before."""
+    return cost.iteration(_three(row)[0]) / MS
+
+
+def launch_ms(cost: ProfileCost, row: Any) -> float:
+    """The time in which a host of mean speed launches the iteration."""
+    _, now, _ = _three(row)
+    launch = _launch(cost, now, 1.0, is_unseen=row.is_unseen)
+    return (launch.whole_ps + launch.unseen_ps) / MS
+
+
 def decodes_ms(cost: ProfileCost, row: Any) -> float:
     """The time of decodes alone behind as many."""
     return cost.iteration(_work(row.decodes, row.decode_context)) / MS

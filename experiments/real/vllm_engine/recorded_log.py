@@ -2,7 +2,8 @@
 
 The folder is what `testbed validate` reads: requests.jsonl has the engine's times and the client's
 (arrival_time), steps.csv every iteration, meta.json the server, workload.jsonl what is in the
-prompts, if their contents are known.
+prompts, if their contents are known. With a profile to refresh, steps.csv begins with a sweep of
+the host's present speed, and profile.json is that profile at this speed.
 """
 
 import csv
@@ -12,6 +13,7 @@ from pathlib import Path
 
 from testbed.core.errors import InputError
 from testbed.core.request import PS, Request, Workload
+from testbed.cost.sections import dump
 from testbed.experiments.real.vllm_engine.asked import (
     CONTENTS,
     check_new,
@@ -19,30 +21,44 @@ from testbed.experiments.real.vllm_engine.asked import (
     token_ids,
     write_contents,
 )
-from testbed.experiments.real.vllm_engine.in_vllm.sweeps import WARM_UP, prompts
+from testbed.experiments.real.vllm_engine.host_refresh import check_refreshable, refreshed, words
+from testbed.experiments.real.vllm_engine.in_vllm.sweeps import PRESENT, WARM_UP, prompts
 from testbed.experiments.real.vllm_engine.installed import check_installed, engine_words, run_plan
+from testbed.experiments.runs.whole_files import write_text
+from testbed.experiments.vllm_server.named import model_named
 from testbed.traces.vllm_log import META
 from testbed.vllm.command import read_command, serve_words
 
 WARM_UP_WAVE = prompts(WARM_UP, 0, [[1, new, 0] for new in (16, 128, 512, 1024)])
 SERVED = "serve"
 REQUESTS = "requests.jsonl"
+PROFILE = "profile.json"
 
 
-def record(command: str, workload: Workload, python: str, out: Path, limit_s: float) -> None:
+def record(
+    command: str,
+    workload: Workload,
+    python: str,
+    out: Path,
+    limit_s: float,
+    refresh: Path | None = None,
+) -> None:
     """Serve the workload by the vLLM that `command` starts; `out` is the new folder of its log.
 
-    Raises InputError for a command that cannot be read, a vLLM that fails, and one that is out of
-    time.
+    refresh: the profile whose host's present speed is swept before. Raises InputError for a command
+    that cannot be read, a vLLM that fails, one that is out of time, and a profile of another
+    server.
     """
     requests = plain_requests(workload)
-    read_command(command)
+    model = read_command(command).model
+    if refresh is not None:
+        check_refreshable(refresh, model_named(model).shape)
     check_new(out, "--out")
     check_installed(python)
     out.mkdir(parents=True)
     plan = {
         "arguments": engine_words(serve_words(command)),
-        "waves": [WARM_UP_WAVE, _wave(requests)],
+        "waves": [WARM_UP_WAVE, *([PRESENT] if refresh else []), _wave(requests)],
         "deadline_s": limit_s,
     }
     run_plan(python, plan, out, limit_s + requests[-1].arrival_ps / PS)
@@ -59,6 +75,10 @@ def record(command: str, workload: Workload, python: str, out: Path, limit_s: fl
         )
     write_meta(out, command)
     write_contents(out / CONTENTS, requests)
+    if refresh is not None:
+        profile = refreshed(refresh, out)
+        write_text(out / PROFILE, dump(profile))
+        print(words(profile), f"profile: {out / PROFILE}", sep="\n")
 
 
 def _wave(requests: Sequence[Request], seed: int = 0) -> Mapping[str, object]:

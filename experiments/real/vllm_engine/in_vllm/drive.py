@@ -4,7 +4,8 @@
 
 This module runs with the packages of the user's vLLM and imports nothing of this project. PLAN:
 {"arguments": [words as of `vllm serve`], "waves": [...], "deadline_s": S}; without "waves" those of
-sweeps.py are asked, for the limits of the engine that has come up. A wave has "running", lists of
+sweeps.py are asked, for the limits of the engine that has come up; a wave that is "present" stands
+for those of the host's present speed. A wave has "running", lists of
 [prompt tokens, output tokens], asked at once, and "prompts", lists of [number of prompts, new
 tokens, tokens behind which they are], asked one list after the other while those run. Without
 "prompts" the wave lasts until all of "running" have ended. A wave with "arrivals_s" asks its
@@ -26,7 +27,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from sweeps import FIRST_ID, LAST_ID, waves  # type: ignore[import-not-found]
+from sweeps import FIRST_ID, LAST_ID, PRESENT, present_waves, waves  # type: ignore[import-not-found]
 
 Wave = dict[str, Any]
 
@@ -150,7 +151,7 @@ async def main(plan: dict[str, Any], folder: Path) -> None:
     engine = engine_of(plan["arguments"])
     log(f"engine up after {time.monotonic() - begin_s:.0f} s")
     client = Client(engine)
-    asked = plan.get("waves") or list(waves_for(json.loads((folder / "facts.json").read_text())))
+    asked = list(asked_waves(plan.get("waves"), folder / "facts.json"))
     done = []
     for number, wave in enumerate(asked, start=1):
         if time.monotonic() - begin_s > plan["deadline_s"]:
@@ -169,16 +170,24 @@ async def main(plan: dict[str, Any], folder: Path) -> None:
         file.writelines(json.dumps(row) + "\n" for row in client.rows)
 
 
-def waves_for(limits: dict[str, Any]) -> Iterator[Wave]:
-    """The sweeps for an engine with these limits, as step_log.py has written them."""
-    asked: Iterator[Wave] = waves(
-        max_num_batched_tokens=limits["max_num_batched_tokens"],
-        max_num_seqs=limits["max_num_seqs"],
-        max_model_len=limits["max_model_len"],
-        pool_tokens=limits["num_gpu_blocks"] * limits["block_size"],
-        caches_prefixes=limits["prefix_caching"],
-    )
-    return asked
+def asked_waves(planned: list[Any] | None, facts: Path) -> Iterator[Wave]:
+    """The waves of a plan, with the sweeps for an engine with the limits that step_log.py has
+    written in `facts`.
+    """
+    if planned and PRESENT not in planned:
+        yield from planned
+        return
+    limits = json.loads(facts.read_text())
+    known = {
+        "max_num_batched_tokens": limits["max_num_batched_tokens"],
+        "max_num_seqs": limits["max_num_seqs"],
+        "max_model_len": limits["max_model_len"],
+        "pool_tokens": limits["num_gpu_blocks"] * limits["block_size"],
+    }
+    if not planned:
+        yield from waves(**known, caches_prefixes=limits["prefix_caching"])
+    for wave in planned or ():
+        yield from present_waves(**known) if wave == PRESENT else [wave]
 
 
 def facts() -> dict[str, str]:

@@ -3,7 +3,8 @@
 Decodes: batches that shrink while they run, at several contexts. Prompts: alone, when nothing runs;
 among decodes, at the beginning, in the middle and at the end, so that a profile has the mean of a
 host's speeds and their spread; and behind a prefix that the cache has. This module imports nothing
-but the standard library, for it runs with the packages of the user's vLLM.
+but the standard library, for it runs with the packages of the user's vLLM. Another, short sweep
+shows the present speed of a host that was swept before.
 
 Beyond the graphs the time of a matrix product is a staircase: a GPU computes it in tiles of 128
 tokens and more, as many at once as it has multiprocessors. A length that is a multiple of a tile is
@@ -46,6 +47,13 @@ FILLED = 0.8  # share of the pool that a sweep takes at most
 MOST_FILLED = 400_000  # tokens that it takes at most, so that a large pool takes no longer
 PAUSE_S = 0.02
 LATER = 1024  # tokens that requests which run meanwhile may add
+PRESENT = "present"  # in place of a wave: those of the host's present speed
+PRESENT_DECODES = (48, 4, 16)
+PRESENT_LATER = 320
+PRESENT_KINDS = (  # prompts, tokens of each: within the largest graph, and beyond
+    *((1, 64), (1, 128), (1, 384), (2, 128), (4, 64), (1, 256)),
+    *((1, 664), (1, 939), (1, 1328), (4, 128), (4, 256), (8, 128)),
+)
 
 
 def waves(
@@ -87,6 +95,20 @@ def waves(
         yield prompts("prompts behind a cached prefix", 0, _repeated(kinds))
 
 
+def present_waves(
+    *, max_num_batched_tokens: int, max_num_seqs: int, max_model_len: int, pool_tokens: int
+) -> Iterator[Wave]:
+    """The short sweep of a host's present speed, in about 10 s: prompts among few decodes, as many
+    within the graphs as beyond, that fit into a small pool.
+    """
+    longest = min(max_model_len - 64, pool_tokens // 2, max_num_batched_tokens - PRESENT_DECODES[0])
+    kinds = [[count, new, 0] for count, new in PRESENT_KINDS if count * new <= longest]
+    for number, count in enumerate(PRESENT_DECODES):
+        if count < max_num_seqs and count * (SHORT_CONTEXT + PRESENT_LATER) <= FILLED * pool_tokens:
+            asked = _repeated(kinds, AMONG_REPEATS, seed=number)
+            yield prompts(f"prompts among {count} decodes", count, asked, later=PRESENT_LATER)
+
+
 def _sizes(context: int, max_num_seqs: int, room: float) -> list[int]:
     """The sizes of batches at this context that a server with `room` tokens can run."""
     return [
@@ -105,9 +127,11 @@ def _among(number: int, counts: list[int], longest: int) -> Iterator[Wave]:
         yield prompts(f"prompts among {count} decodes", count, asked)
 
 
-def prompts(name: str, num_running: int, kinds: list[list[int]], output: int = 1) -> Wave:
-    """Prompts one after the other, while num_running requests decode."""
-    running = [[SHORT_CONTEXT, LATER]] * num_running
+def prompts(
+    name: str, num_running: int, kinds: list[list[int]], output: int = 1, later: int = LATER
+) -> Wave:
+    """Prompts one after the other, while num_running requests decode `later` tokens."""
+    running = [[SHORT_CONTEXT, later]] * num_running
     return {
         "name": name,
         "running": running,
