@@ -75,7 +75,8 @@ def typed_config(config: DictConfig, words: Sequence[str]) -> RunConfig:
     except OmegaConfBaseException as error:
         key = error.full_key or "the configuration"
         raise error_behind(error, InputError) or InputError(key=key, problem=error.msg) from error
-    if OmegaConf.is_interpolation(config.server, "num_blocks"):
+    has_pool = "num_blocks" in (values.get("server") or ())
+    if has_pool and OmegaConf.is_interpolation(config.server, "num_blocks"):
         from testbed.experiments.vllm_server.configured import without_read_utilization
 
         values = without_read_utilization(config, values)

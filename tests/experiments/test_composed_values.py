@@ -78,6 +78,12 @@ def test_words_that_hydra_refuses_are_refused(words):
         composed("run", words)
 
 
+def test_a_pool_without_its_number_of_blocks_has_the_default():
+    assert configured(("~server.num_blocks",)) == configured(())
+    with pytest.raises(InputError):
+        configured(("~server",))
+
+
 def test_a_value_stays_with_its_own_configuration():
     first, second = composed("run", ["seed=5"]), composed("run", ["seed=6"])
     assert (first.seed, second.seed, composed("run", []).seed) == (5, 6, 0)
