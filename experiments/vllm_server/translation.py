@@ -1,5 +1,6 @@
 """Translates a command of vLLM's server into overrides for the same pool, limits and rules."""
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -36,8 +37,7 @@ from testbed.experiments.vllm_server.stand_in import in_place, with_stand_in
 from testbed.run.override_words import displaced_words, key_of
 from testbed.vllm.attention_backends import BLOCK_SIZE
 from testbed.vllm.command import FLAG, OFF, SERVE, Command, read_command
-from testbed.vllm.lmcache import ChunkCache
-from testbed.vllm.offloading import Offloading
+from testbed.vllm.connector import LowerCache
 from testbed.vllm.pool_sizing import BLOCKS
 from testbed.vllm.releases import Release
 from testbed.vllm.server import NO_WINDOWS, REPLICAS, Server, plans_ahead
@@ -315,23 +315,14 @@ def _policy_words(server: Server) -> list[str]:
     return ["policy=prefix_caching_v1"] if len(server.model.groups) > 1 else []
 
 
-def _offloading_words(offloading: Offloading | ChunkCache) -> list[str]:
+def _offloading_words(cache: LowerCache) -> list[str]:
     """Overrides for the cache below the device, of as many blocks as it has."""
-    size_gib = (offloading.num_bytes + 1) / GIB
-    if isinstance(offloading, ChunkCache):
-        policy = [
-            "policy=lmcache",
-            f"policy.chunk_size={offloading.chunk_size}",
-            f"policy.save_decode_cache={str(offloading.save_decode_cache).lower()}",
-            f"policy.min_retrieve_tokens={offloading.min_retrieve_tokens}",
-        ]
-    else:
-        prompt_only = str(offloading.prompt_only).lower()
-        policy = ["policy=vllm_offloading", f"policy.offload_prompt_only={prompt_only}"]
+    values = {name: json.dumps(value) for name, value in cache.parameters.items()}
     return [
-        *policy,
+        f"policy={cache.policy}",
+        *(f"policy.{name}={value}" for name, value in values.items()),
         "+tier@server.tiers.dram=dram",
-        f"server.tiers.dram.size_gib={size_gib!r}",
+        f"server.tiers.dram.size_gib={(cache.num_bytes + 1) / GIB!r}",
     ]
 
 

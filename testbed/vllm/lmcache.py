@@ -2,18 +2,15 @@
 LMCacheConnectorV1; LMCache 0.5.6).
 """
 
-import json
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 from testbed.core.slots import ceil_div
 from testbed.core.specs import GIB
-from testbed.vllm.offloading import ALIGNMENT, TRANSFER
+from testbed.vllm.connector import ALIGNMENT, TRANSFER, Connector, LowerCache
 from testbed.vllm.option_reader import LMCACHE, OptionReader
 from testbed.vllm.pages import Pages
-from testbed.vllm.releases import NEWEST
 
-CONNECTOR = "LMCacheConnectorV1"
 PREFIX = "lmcache."
 DEFAULTS = {
     "chunk_size": 256,
@@ -33,39 +30,15 @@ NEUTRAL: Mapping[str, tuple[Any, ...]] = {
     "max_local_disk_size": (0,),
     "remote_url": (None,),
 }
+OF_POLICY = ("chunk_size", "save_decode_cache", "min_retrieve_tokens")  # as LMCache names them
 WORDS = {"true": True, "false": False, "null": None, "none": None}
 
 
-class ChunkCache(NamedTuple):
-    """The cache of a server. num_blocks: that its chunks have. bytes: of these blocks, over all
-    GPUs. The other names are LMCache's.
-    """
-
-    num_blocks: int
-    num_bytes: int
-    chunk_size: int
-    save_decode_cache: bool
-    min_retrieve_tokens: int
-
-
-def lmcache_of(reader: OptionReader, pages: Pages, num_gpus: int) -> ChunkCache | None:
-    """The cache that a command asks for; None: it asks for none of LMCache's. Raises InputError for
-    one that is not modelled.
-    """
-    given = _extra_config(reader)
-    if given is None:
-        return None
-    if not reader.release.offloads_by_request:
-        raise reader.refusal(
-            TRANSFER,
-            f"is not modelled beside vLLM {reader.release.number}",
-            f"release={NEWEST.number}",
-        )
-    if pages.is_grouped:
-        raise reader.refusal(TRANSFER, "is not modelled beside windows or states", "leave it out")
-    if reader.value("--speculative-config") is not None:
-        raise reader.refusal(TRANSFER, "is not modelled beside drafts", "leave one out")
-    values = _values(reader, given)
+def lmcache_of(
+    reader: OptionReader, connector: Connector, pages: Pages, num_gpus: int
+) -> LowerCache:
+    """The cache of a command. Raises InputError for one that is not modelled."""
+    values = _values(reader, connector.values)
     chunk, size = values["chunk_size"], pages.block_size
     if chunk % size:
         raise reader.refusal(TRANSFER, f"chunk_size={chunk}: is not whole blocks of {size} tokens")
@@ -74,29 +47,9 @@ def lmcache_of(reader: OptionReader, pages: Pages, num_gpus: int) -> ChunkCache 
     num_chunks = int(values["max_local_cpu_size"] * GIB) // aligned
     if not num_chunks:
         raise reader.refusal(TRANSFER, f"max_local_cpu_size: holds no chunk of {aligned:,} bytes")
-    return ChunkCache(
-        num_chunks * (chunk // size),
-        num_chunks * chunk_bytes * num_gpus,
-        chunk,
-        values["save_decode_cache"],
-        values["min_retrieve_tokens"],
-    )
-
-
-def _extra_config(reader: OptionReader) -> dict[str, Any] | None:
-    """The connector's own values; None for another connector."""
-    try:
-        values = json.loads(reader.value(TRANSFER) or "{}")
-        if not isinstance(values, dict) or values.pop("kv_connector", None) != CONNECTOR:
-            return None
-        extra = dict(values.pop("kv_connector_extra_config", {}))
-    except (ValueError, TypeError):
-        return None
-    if values.pop("kv_role", "kv_both") != "kv_both":
-        raise reader.refusal(TRANSFER, "kv_role: only kv_both is modelled")
-    if values:
-        raise reader.refusal(TRANSFER, f"{', '.join(values)}: is not modelled", "leave it out")
-    return extra
+    num_blocks = num_chunks * (chunk // size)
+    num_bytes = num_chunks * chunk_bytes * num_gpus
+    return LowerCache(num_blocks, num_bytes, "lmcache", {name: values[name] for name in OF_POLICY})
 
 
 def _values(reader: OptionReader, extra: dict[str, Any]) -> dict[str, Any]:

@@ -24,10 +24,11 @@ from testbed.vllm.checkpoints import EVERY_NAME, UNASKED, Quantization
 from testbed.vllm.chosen_backend import OPTION as ATTENTION
 from testbed.vllm.chosen_backend import chosen_backend
 from testbed.vllm.command import OFF, Command
+from testbed.vllm.connector import LMCACHE, LowerCache, check_connector, connector_of
 from testbed.vllm.limits import Limits
-from testbed.vllm.lmcache import ChunkCache, lmcache_of
+from testbed.vllm.lmcache import lmcache_of
 from testbed.vllm.memory import Terms
-from testbed.vllm.offloading import Offloading, offloading_of
+from testbed.vllm.offloading import offloading_of
 from testbed.vllm.option_reader import OptionReader
 from testbed.vllm.pages import Pages, pages_of
 from testbed.vllm.pool_sizing import BYTES, Pool, PoolSizing
@@ -121,7 +122,7 @@ class Server:
     notes: tuple[str, ...] = ()
     speculative: Speculative | None = None
     drafter: DrafterMemory = NO_DRAFTER
-    offloading: Offloading | ChunkCache | None = None
+    offloading: LowerCache | None = None
     asked_len: int = 0
     remarks: tuple[str, ...] = ()
 
@@ -269,17 +270,16 @@ def _pages_of(
 
 def _offloading(
     reader: OptionReader, pages: Pages, limits: Limits, *, caches: bool
-) -> Offloading | ChunkCache | None:
+) -> LowerCache | None:
     """The cache below the device. Raises InputError for one beside an option that it is not
     modelled with.
     """
-    asked = reader, pages, limits.num_gpus
-    offloading = lmcache_of(*asked) or offloading_of(*asked)
-    if offloading is not None and not caches:
-        raise reader.refusal(
-            "--enable-prefix-caching", "is off: a cache below the device is modelled with it alone"
-        )
-    return offloading
+    connector = connector_of(reader)
+    if connector is None:
+        return None
+    check_connector(reader, connector, pages, caches=caches)
+    cache_of = lmcache_of if connector.name == LMCACHE else offloading_of
+    return cache_of(reader, connector, pages, limits.num_gpus)
 
 
 def _of_longest(reader: OptionReader, model: ModelSpec, pages: Pages, num_blocks: int) -> ModelSpec:

@@ -34,7 +34,8 @@ def offloading(options, command=LLAMA):
 def test_a_size_is_of_all_gpus_together(options, num_gpus):
     """A block of Llama-3.1-8B has 2 MiB over all ranks, a multiple of 4,096."""
     found = offloading(f"{options} -tp {num_gpus}")
-    assert (found.num_blocks, found.num_bytes, found.prompt_only) == (4096, BYTES, True)
+    assert (found.num_blocks, found.num_bytes) == (4096, BYTES)
+    assert found.parameters == {"offload_prompt_only": True}
 
 
 def test_only_whole_blocks_count():
