@@ -2,7 +2,6 @@
 section 6.1.
 """
 
-from abc import abstractmethod
 from collections.abc import Mapping
 
 from testbed.core.errors import OracleError
@@ -46,10 +45,6 @@ class OracleReservation(Contiguous):
                 "the same mapping to simulate)"
             )
         return self.reservation_for(seq.prompt_len, self.lengths[seq.request_id])
-
-    @abstractmethod
-    def reservation_for(self, prompt_len: int, output_len: int) -> int:
-        """Slots that a sequence with such an output reserves; no fewer for a longer one."""
 
 
 class ContiguousPow2(OracleReservation):

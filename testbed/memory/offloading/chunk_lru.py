@@ -2,11 +2,11 @@
 evicted.
 """
 
-from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from testbed.core.slots import Extent, NonSequenceSlots
 from testbed.memory.prefix_cache.prefix_index import Key
+from testbed.memory.tiers.lower_tier import Pins
 
 
 class ChunkLru:
@@ -24,7 +24,7 @@ class ChunkLru:
         self.chunks: dict[Key, int] = {}  # the next one to be evicted first
         self.evicted = 0
         self._free = list(range(num_chunks))[::-1]
-        self._pins = Counter[Key]()
+        self._pins = Pins[Key]()
 
     def look_up(self, keys: Sequence[Key]) -> list[Key]:
         """The leading keys that are here, pinned, and the newest from now on."""
@@ -35,15 +35,12 @@ class ChunkLru:
             found.append(key)
         for key in reversed(found):
             self.chunks[key] = self.chunks.pop(key)
-        self._pins.update(found)
+        self._pins.add(found)
         return found
 
-    def unpin(self, keys: Iterable[Key]) -> None:
+    def unpin(self, keys: Sequence[Key]) -> None:
         """Undo one pin of each."""
-        for key in keys:
-            self._pins[key] -= 1
-            if not self._pins[key]:
-                del self._pins[key]
+        self._pins.drop(keys)
 
     def store(self, keys: Sequence[Key]) -> list[tuple[int, int]]:
         """Store chunks in order until there is no room; (index in keys, chunk) of those that were

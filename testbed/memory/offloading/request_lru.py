@@ -8,6 +8,7 @@ from typing import TypeAlias
 
 from testbed.core.slots import Extent, NonSequenceSlots
 from testbed.memory.prefix_cache.prefix_index import Key
+from testbed.memory.tiers.lower_tier import Pins
 
 Rank: TypeAlias = tuple[int, int]
 
@@ -40,7 +41,7 @@ class RequestLru:
         self.block_size = block_size
         self.blocks: dict[Key, int] = {}
         self.arriving: set[Key] = set()
-        self.reads: dict[Key, int] = {}
+        self.reads = Pins[Key]()
         self.evicted = 0
         self._free = list(range(num_blocks))[::-1]
         self._num_ranks = 0
@@ -65,18 +66,14 @@ class RequestLru:
         """The blocks of these keys, at positions from `first` on, which a transfer reads until
         `end_read`.
         """
-        for key in keys:
-            self.reads[key] = self.reads.get(key, 0) + 1
+        self.reads.add(keys)
         self._access({key: i for i, key in enumerate(keys, first)}, request)
         return [self.blocks[key] for key in keys]
 
     def end_read(self, keys: Sequence[Key]) -> None:
         """A transfer has read these keys."""
-        for key in keys:
-            self.reads[key] -= 1
-            if not self.reads[key]:
-                del self.reads[key]
-                self._push(key)
+        for key in self.reads.drop(keys):
+            self._push(key)
 
     def store(self, keys: Sequence[Key], first: int, request: Request) -> list[int] | None:
         """Blocks for those of the keys that are not here, in order, which a transfer writes until

@@ -2,22 +2,23 @@
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from heapq import heapify, heappop, heappush
-from typing import TypeAlias
+from typing import TypeAlias, TypeVar
 
 from testbed.core.slots import Extent, NonSequenceSlots
 from testbed.memory.prefix_cache.prefix_index import Key, Node
 
 OnChange: TypeAlias = Callable[[], None]
+Block = TypeVar("Block")  # its number, or the key of what it stores
 
 
-class Pins(dict[int, int]):
+class Pins(dict[Block, int]):
     """The number of transfers that need a block."""
 
-    def add(self, blocks: Iterable[int]) -> None:
+    def add(self, blocks: Iterable[Block]) -> None:
         for block in blocks:
             self[block] = self.get(block, 0) + 1
 
-    def drop(self, blocks: Iterable[int]) -> list[int]:
+    def drop(self, blocks: Iterable[Block]) -> list[Block]:
         """One transfer less needs these blocks; returns those that none needs any more."""
         for block in blocks:
             self[block] -= 1
@@ -58,7 +59,7 @@ class LowerTier:
         self.block_size = block_size
         self.blocks: dict[Key, int] = {}
         self.arriving: dict[Key, int] = {}
-        self.pins = Pins()
+        self.pins = Pins[int]()
         self.on_change: OnChange | None = None
         self._free = list(range(num_blocks))[::-1]
         self._num_uses = 0

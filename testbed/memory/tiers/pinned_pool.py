@@ -24,8 +24,8 @@ class PinnedPool(CachingPool):
     ) -> None:
         super().__init__(num_blocks, order)
         self.evicting = evicting
-        self.pins = Pins()
-        self.kept = Pins()
+        self.pins = Pins[int]()
+        self.kept = Pins[int]()
         self.arriving: set[int] = set()
 
     @property
