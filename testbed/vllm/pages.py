@@ -95,16 +95,16 @@ def columns_of(model: ModelSpec) -> tuple[int, list[tuple[str, int]]]:
     letter of its kind (testbed/core/layer_order.py).
     """
     groups = _groups(model)
-    per_column = _layers_of_column(groups)
+    per_column = layers_of_page(groups)
     letters = {"window": "w", "state": "s", CHUNKS: "c"}
     return per_column, [
         (letters.get(group.name, "f"), ceil_div(group.num_layers, per_column)) for group in groups
     ]
 
 
-def _layers_of_column(groups: Sequence[KvGroup]) -> int:
-    """The layers of a group of vLLM's manager: as many as the smallest kind has, or as the largest
-    has if that is little more.
+def layers_of_page(groups: Sequence[KvGroup]) -> int:
+    """The layers in a page of vLLM: those of the smallest group, or those of the largest if it has
+    less than half more (`_get_kv_cache_groups_uniform_page_size`).
     """
     counts = [group.num_layers for group in groups]
     return max(counts) if max(counts) < 1.5 * min(counts) else min(counts)
@@ -126,7 +126,7 @@ def pages_of(
     groups = _groups(model, num_gpus)
     if not is_hybrid and len(groups) > 1:
         return _of_all_layers(model, num_gpus, block_size, tokens_under_way)
-    layers = _layers_of_column(groups)
+    layers = layers_of_page(groups)
     widest = max(group.slot_bytes for group in groups)
     windows, sizes = list[int | None](), list[int]()
     num_chunk_columns = ceil_div(model.chunks.num_layers, layers) if model.chunks else 0

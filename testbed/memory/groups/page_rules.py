@@ -13,6 +13,7 @@ from testbed.core.errors import InputError
 from testbed.core.layers import KvGroup
 from testbed.core.slots import Extent, ceil_div
 from testbed.memory.layouts import Column
+from testbed.vllm.pages import layers_of_page
 
 Pages: TypeAlias = list[list[int]]  # of each column, the first units of some pages
 Queue: TypeAlias = OrderedDict[int, int]  # pages and their columns
@@ -150,14 +151,11 @@ class OnePageSize(PagePool):
     """vLLM's rule: every page has the same layers x tokens, and a group of more layers takes
     several of them.
 
-    A page has the layers of the smallest group, or those of the largest if it has less than half
-    more (`_get_kv_cache_groups_uniform_page_size`); a group's layers are dealt out to its
-    columns, some with padding. A state must fit a page.
+    A group's layers are dealt out to its columns, some with padding. A state must fit a page.
     """
 
     def __init__(self, total: int, groups: Sequence[KvGroup], block_size: int) -> None:
-        counts = [group.num_layers for group in groups]
-        layers = max(counts) if max(counts) < 1.5 * min(counts) else min(counts)
+        layers = layers_of_page(groups)
         slot_bytes = max(group.slot_bytes for group in groups)
         columns: list[Column] = []
         for i, group in enumerate(groups):
