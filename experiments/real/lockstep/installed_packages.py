@@ -1,6 +1,7 @@
 """Packages of the other systems: the version of one, and modules that this machine lacks."""
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Iterator
+from contextlib import contextmanager
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from importlib.metadata import PackageNotFoundError, requires, version
@@ -19,6 +20,17 @@ def version_of(package: str, remedy: str) -> str:
         return version(package)
     except PackageNotFoundError:
         raise InputError(key=package, problem="is not installed", remedy=remedy) from None
+
+
+@contextmanager
+def importing(package: str, remedy: str) -> Iterator[None]:
+    """Raise InputError if the package is not installed, or if an import of the block fails."""
+    release = version_of(package, remedy)
+    try:
+        yield
+    except ImportError as error:
+        problem = f"does not import: {error}"
+        raise InputError(key=f"{package} {release}", problem=problem, remedy=remedy) from error
 
 
 def check_class(

@@ -10,8 +10,7 @@ from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
-from testbed.core.errors import InputError
-from testbed.experiments.real.lockstep.installed_packages import version_of
+from testbed.experiments.real.lockstep.installed_packages import importing, version_of
 
 HOW = "pip install --no-deps lmcache==0.5.6, beside vllm 0.33 and LMCache's own requirements"
 ALIGNMENT = 4096  # bytes of its allocator
@@ -58,20 +57,15 @@ class Lookups:
 
 def make_engine(num_chunks: int, chunk_size: int, **options: Any) -> Any:
     """An engine whose local CPU cache has room for num_chunks chunks. options: of LMCache."""
-    release = installed_lmcache()
     os.environ["LMCACHE_TRACK_USAGE"] = "false"
     os.environ.setdefault("LMCACHE_LOG_LEVEL", "CRITICAL")
     logging.getLogger("lmcache").setLevel(logging.CRITICAL)
-    try:
+    with importing("lmcache", HOW):
         import torch
         from lmcache.v1.cache_engine import LMCacheEngine
         from lmcache.v1.config import LMCacheEngineConfig
         from lmcache.v1.metadata import LMCacheMetadata
         from lmcache.v1.token_database import ChunkedTokenDatabase
-    except ImportError as error:
-        raise InputError(
-            key=f"lmcache {release}", problem=f"does not import: {error}", remedy=HOW
-        ) from error
     shape = (1, 2, chunk_size, 1, ALIGNMENT // 2 // 2)  # 4,096 bytes a token
     config = LMCacheEngineConfig.from_defaults(
         chunk_size=chunk_size,

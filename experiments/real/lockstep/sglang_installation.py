@@ -21,6 +21,7 @@ from testbed.core.errors import InputError
 from testbed.experiments.real.lockstep.installed_packages import (
     AbsentModules,
     check_class,
+    importing,
     version_of,
 )
 from testbed.memory.paged.paged import Paged
@@ -115,11 +116,10 @@ def installed_release() -> str:
 
 def import_quietly() -> None:
     """Import the scheduler; raises InputError if that fails."""
-    release = installed_release()
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
     warnings.filterwarnings("ignore", module="sglang")
     logging.getLogger("sglang").setLevel(logging.CRITICAL)
-    try:
+    with importing("sglang", HOW):
         if "sglang.srt.managers.scheduler" not in sys.modules:
             absent = AbsentModules(ABSENT)
             import transformers
@@ -127,10 +127,6 @@ def import_quietly() -> None:
             transformers.utils.is_torchvision_available()  # it looks for torchvision itself
             sys.meta_path.append(absent)
         import sglang.srt.managers.scheduler  # noqa: F401
-    except ImportError as error:
-        raise InputError(
-            key=f"sglang {release}", problem=f"does not import: {error}", remedy=HOW
-        ) from error
 
 
 def make_request(

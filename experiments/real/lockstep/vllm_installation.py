@@ -14,7 +14,7 @@ from unittest.mock import patch
 
 from testbed.core.errors import InputError
 from testbed.core.slots import ceil_div
-from testbed.experiments.real.lockstep.installed_packages import check_class, version_of
+from testbed.experiments.real.lockstep.installed_packages import check_class, importing, version_of
 from testbed.memory.groups.grouped import Grouped
 from testbed.memory.groups.grouped_output_caching import GroupedOutputCaching
 from testbed.memory.groups.page_rules import OnePageSize
@@ -424,13 +424,8 @@ def _import_quietly() -> None:
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
     os.environ.setdefault("PYTHONHASHSEED", "0")
     logging.getLogger("vllm").setLevel(logging.ERROR)
-    release = installed_release()
-    try:
+    with importing("vllm", HOW):
         import vllm.v1.core.sched.async_scheduler  # noqa: F401
-    except ImportError as error:
-        raise InputError(
-            key=f"vllm {release}", problem=f"does not import: {error}", remedy=HOW
-        ) from error
 
 
 def _vllm_config(options: Options) -> Any:
