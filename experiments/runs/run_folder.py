@@ -25,7 +25,7 @@ from testbed.experiments.runs.whole_files import (
     whole_folder,
     write_cells,
     write_json,
-    write_numbers,
+    write_parts,
     write_text,
 )
 from testbed.experiments.runs.yaml_values import written_values, yaml_text
@@ -205,7 +205,7 @@ def write_everything(folder: Path, setup: Setup, result: Result) -> None:
     if setup.config.outputs == "full":
         _draw(folder, requests, span_columns(recorder), setup)
     del requests
-    write_numbers(folder / "iterations.csv", span_columns_in_parts(recorder))
+    write_parts(folder / "iterations.csv", span_columns_in_parts(recorder))
     write_text(folder / COLUMNS.name, COLUMNS.read_text(encoding="utf-8"))
 
 

@@ -177,17 +177,13 @@ def write_cells(path: Path, columns: Mapping[str, Any]) -> None:
     None and NaN are empty cells, and numbers keep all digits.
     """
     num_rows = max(map(len, columns.values()), default=0)
-    with whole(path) as temporary, temporary.open("w", encoding="utf-8", newline="") as file:
-        table = csv.writer(file, lineterminator="\n")
-        table.writerow(columns)
-        for start in range(0, num_rows, ROWS_AT_ONCE):  # a cell takes more memory than its number
-            some = slice(start, start + ROWS_AT_ONCE)
-            cells = [_cells(column[some]) for column in columns.values()]
-            table.writerows(zip(*cells, strict=True))
+    starts = range(0, num_rows or 1, ROWS_AT_ONCE)  # a cell takes more memory than its number
+    some = (slice(start, start + ROWS_AT_ONCE) for start in starts)
+    write_parts(path, ({name: column[part] for name, column in columns.items()} for part in some))
 
 
-def write_numbers(path: Path, parts: Iterable[Mapping[str, Any]]) -> None:
-    """Write the same of columns of numbers alone, which come some rows at a time."""
+def write_parts(path: Path, parts: Iterable[Mapping[str, Any]]) -> None:
+    """Write the same of columns which come some rows at a time."""
     with whole(path) as temporary, temporary.open("w", encoding="utf-8", newline="") as file:
         table = csv.writer(file, lineterminator="\n")
         for place, columns in enumerate(parts):
@@ -196,12 +192,9 @@ def write_numbers(path: Path, parts: Iterable[Mapping[str, Any]]) -> None:
             table.writerows(zip(*map(_cells, columns.values()), strict=True))
 
 
-def _are_numbers(column: Any) -> bool:
-    return hasattr(column, "dtype") and column.dtype.kind in "iufb"
-
-
 def _cells(column: Any) -> list[Any]:
     values = column.tolist() if hasattr(column, "tolist") else column
-    if _are_numbers(column) and (column == column).all():  # as most are: nothing is missing
+    is_numeric = hasattr(column, "dtype") and column.dtype.kind in "iufb"
+    if is_numeric and (column == column).all():  # as most are: nothing is missing
         return values  # type: ignore[no-any-return]
     return ["" if value is None or value != value else value for value in values]
