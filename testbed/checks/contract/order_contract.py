@@ -14,7 +14,7 @@ from functools import partial
 from random import Random
 from typing import Any, TypeAlias
 
-from testbed.checks.contract.clauses import ClauseBroken, call_raised, require
+from testbed.checks.contract.clauses import ClauseBroken, broken_in, require
 from testbed.checks.contract.search import shortest_break
 from testbed.memory.prefix_cache.caching_pool import CachingPool
 from testbed.memory.prefix_cache.eviction.order import EvictionOrder, oracle_of
@@ -271,7 +271,8 @@ def histories(random: Random) -> list[Call]:
 def broken_by(make: MakeOrder, calls: Sequence[Call]) -> ClauseBroken | None:
     """The clause that the calls break."""
     cache = Cache(make(), one_by_one=False)
-    try:
+
+    def check() -> None:
         victims = cache.run(calls)
         for clause, one_by_one, difference in (
             (9, False, "the same calls"),
@@ -280,14 +281,8 @@ def broken_by(make: MakeOrder, calls: Sequence[Call]) -> ClauseBroken | None:
             again = Cache(make(), one_by_one=one_by_one).run(calls)
             require(clause, again == victims, f"{difference} named {again}, and first {victims}")
         require(16, beside_another(make, calls) == victims, "another order changed the victims")
-    except ClauseBroken as broken:
-        broken.calls = cache.order.log
-        return broken
-    except Exception as error:
-        failed = call_raised("the last call", error)
-        failed.calls = cache.order.log
-        return failed
-    return None
+
+    return broken_in(check, "the last call", lambda: cache.order.log)
 
 
 def beside_another(make: MakeOrder, calls: Sequence[Call]) -> list[str]:
