@@ -415,13 +415,7 @@ class IterationLevel(Scheduler):
         self.prompts = self.prefills(self.state, self.limits)
 
     def add(self, request: Incoming) -> SequenceGroup:
-        """Queue a request that has arrived.
-
-        Args:
-            request: without its output length.
-        """
-        group = self.new_group(request)
-        self.state.waiting.append(group)
+        group = super().add(request)
         if not self.order.keeps_arrival:
             group.rank = (*self.order.rank(request), request.request_id)
         if self.prefetch:
