@@ -56,20 +56,13 @@ class Averages(Study):
             "simulated"
         ].mean()
         findings = [Finding(*row) for row in means.reset_index().itertuples(index=False, name=None)]
-        for figure, setting, compared, ratio in self.ratios:
+        for row in self.ratios:
+            figure, setting, compared, ratio = row
             quantity = ratio.removesuffix("_ratio")
             first, second = compared.split(" vs ")
             of_first = means[figure, setting, first, quantity]
             of_second = means[figure, setting, second, quantity]
-            findings.append(
-                Finding(
-                    figure=figure,
-                    setting=setting,
-                    system=compared,
-                    quantity=ratio,
-                    simulated=float(of_first / of_second),
-                )
-            )
+            findings.append(Finding(*row, float(of_first / of_second)))
         return findings
 
     def averages(
@@ -113,19 +106,9 @@ class Savings(Averages):
         return [
             *(finding for finding in super().findings(table) if finding.figure != "sec6.3"),
             Finding(*place, share, note="from the savings of Figure 15a"),
-            Finding(
-                figure="sec6.3",
-                setting="opt-13b sharegpt parallel 2..6",
-                system="vllm",
-                quantity="memory_saving",
-                simulated=sharegpt,
-            ),
-            Finding(
-                figure="sec6.3",
-                setting="opt-13b sharegpt beam 2..6",
-                system="vllm",
-                quantity="memory_saving",
-                simulated=beams,
+            *(
+                Finding("sec6.3", f"opt-13b sharegpt {kind} 2..6", "vllm", "memory_saving", saved)
+                for kind, saved in (("parallel", sharegpt), ("beam", beams))
             ),
         ]
 
