@@ -18,6 +18,7 @@ from testbed.core.hf_layers import (
     experts_in,
     experts_of,
     latent_of,
+    letters_of_blocks,
     order_of,
     pattern_of,
     states_of,
@@ -99,9 +100,8 @@ def drafts_itself(text: Mapping[str, Any], kind: str) -> bool:
     if kind not in types_with("mtp"):
         return False
     if kind == "nemotron_h":  # one layer of attention with one of experts
-        blocks = text.get("mtp_layers_block_type", ["attention", "moe"])
-        is_usual = text.get("mtp_hybrid_override_pattern", "*E") == "*E"
-        is_usual = is_usual and blocks == ["attention", "moe"]
+        blocks = letters_of_blocks(text.get("mtp_layers_block_type") or ["attention", "moe"])
+        is_usual = text.get("mtp_hybrid_override_pattern", "*E") == blocks == "*E"
         return is_usual and text.get("num_nextn_predict_layers") == 1
     named = "mtp_num_hidden_layers" if kind.startswith("qwen3_5") else "num_nextn_predict_layers"
     return bool(text.get(named, kind not in types_with("counted_mtp")))

@@ -1,6 +1,8 @@
 """Layers of a Hugging Face config.json that are not plain: windows, latents, experts, states."""
 
 from collections import Counter
+from collections.abc import Iterable
+from typing import Any
 
 from testbed.core.errors import InputError
 from testbed.core.hf_fields import Fields, types, types_with
@@ -14,8 +16,8 @@ FULL, WINDOWED, CHUNKED, STATE = (
     "chunked_attention",
     "linear_attention",
 )
-SPARSE = "deepseek_sparse_attention"  # full attention too, whose tokens an indexer chooses
-BLOCKS = {"mamba": "M", "attention": "*", "mlp": "-", "moe": "E"}
+SPARSE = ("deepseek_sparse_attention", "indexed_attention")  # full, of tokens that are chosen
+BLOCKS = {"mamba": "M", STATE: "M", "attention": "*", FULL: "*", "mlp": "-", "moe": "E"}
 SHARED_INDEXER = "layers that share an indexer are not supported"
 BOUND = "without index_topk_freq, index_topk_pattern and indexer_types each has one: more memory"
 LETTERS = {FULL: "f", WINDOWED: "w", CHUNKED: "c", STATE: "s"}
@@ -27,7 +29,7 @@ def layer_kinds(fields: Fields, kind: str, num_layers: int) -> list[str]:
     if listed is None:
         return _kinds_of_class(fields, kind, num_layers)
     if kind in types_with("latent") and isinstance(listed, list):
-        listed = [FULL if name == SPARSE else name for name in listed]
+        listed = [FULL if name in SPARSE else name for name in listed]
     allowed = [FULL, WINDOWED, *([CHUNKED] if kind == "llama4" else [])]
     if kind in types_with("delta_net"):
         allowed = [FULL, STATE]
@@ -155,10 +157,12 @@ def latent_of(fields: Fields, kind: str) -> Latent:
     for key, usual in (("index_topk_freq", 1), ("index_topk_pattern", None)):
         if fields.get(key, usual) != usual:
             raise fields.refusal(key, SHARED_INDEXER, BOUND)
-    if set(fields.get("indexer_types", [])) - {"full"}:
+    types_of_indexers = fields.get("indexer_types", [])
+    if not isinstance(types_of_indexers, list) or set(map(str, types_of_indexers)) - {"full"}:
         raise fields.refusal("indexer_types", SHARED_INDEXER, BOUND)
-    if fields.get("index_topk"):
-        size, heads = fields.whole("index_head_dim", 128), fields.whole("index_n_heads", 64)
+    if fields.get("index_topk") is not None:
+        fields.whole("index_topk")
+        size, heads = fields.whole("index_head_dim"), fields.whole("index_n_heads")
         index_bytes = size + size // 128 * 4
         index_params = rank * heads * size + fields.whole("hidden_size") * (size + heads)
     return Latent(
@@ -179,8 +183,11 @@ def experts_of(fields: Fields, kind: str) -> Experts | None:
     names = next((entry for entry in types()["experts"] if kind in entry["types"]), None)
     if names is None:
         return _experts_beside_dense(fields) if kind == "gemma4_text" else None
-    if any(fields.get(key, value) != value for key, value in names["uniform"].items()):
-        keys = ", ".join(names["uniform"])
+    uniform = dict(names["uniform"])
+    if "last" in names and fields.get(names["last"], -1) != fields.whole("num_hidden_layers") - 1:
+        uniform[names["last"]] = -1
+    if any(fields.get(key, value) != value for key, value in uniform.items()):
+        keys = ", ".join(uniform)
         raise InputError(
             key=f"{fields.path}: {keys}",
             problem="dense layers between those of experts are not supported",
@@ -263,12 +270,21 @@ def pattern_of(fields: Fields, kind: str) -> Counter[str]:
 
 
 def letters_of_nemotron(fields: Fields) -> str:
-    """A letter for each layer, as hybrid_override_pattern or layers_block_type has them."""
-    listed = fields.get("layers_block_type")
-    if isinstance(listed, list) and fields.get("hybrid_override_pattern") is None:
-        return "".join(BLOCKS.get(str(name), "?") for name in listed)
-    pattern = fields.get("hybrid_override_pattern", "")
-    return pattern if isinstance(pattern, str) else "?"
+    """A letter for each layer, as hybrid_override_pattern or layers_block_type has them. Raises
+    InputError if they differ: releases follow the one or the other.
+    """
+    listed, pattern = fields.get("layers_block_type"), fields.get("hybrid_override_pattern")
+    letters = pattern if isinstance(pattern, str) else "?"
+    if isinstance(listed, list):
+        letters = letters_of_blocks(listed)
+        if pattern not in (None, letters):
+            raise fields.refusal("hybrid_override_pattern", "differs from layers_block_type")
+    return letters
+
+
+def letters_of_blocks(names: Iterable[Any]) -> str:
+    """The letters of layers with these names; "?" for one that is not known."""
+    return "".join(BLOCKS.get(str(name), "?") for name in names)
 
 
 def _state_bytes(fields: Fields, key: str, usual: int) -> int:

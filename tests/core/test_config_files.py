@@ -43,6 +43,8 @@ SPARSE = {
     "qk_rope_head_dim": 64,
     "v_head_dim": 128,
     "index_topk": 2048,
+    "index_head_dim": 128,
+    "index_n_heads": 64,
     "first_k_dense_replace": 3,
     "moe_intermediate_size": 2048,
     "n_routed_experts": 16,
@@ -50,6 +52,7 @@ SPARSE = {
     "num_experts_per_tok": 8,
 }
 GEMMA = {**LLAMA, "model_type": "gemma", "tie_word_embeddings": True}
+ERNIE = {**LLAMA, "model_type": "ernie4_5_moe", "moe_num_experts": 8, "moe_k": 2}
 ALTERNATING = ["full_attention", "sliding_attention"] * 16
 
 
@@ -203,6 +206,24 @@ def test_states_of_an_unsaid_type_are_of_float32_since_release_0_33(fit):
     assert newer.max_concurrency == pytest.approx(180.50)
     assert newer.kv_tokens == 1_478_656
     assert older.block_size == 272
+
+
+def test_layers_of_a_nemotron_have_the_names_of_each_transformers(shape):
+    """`M*-E` of a file that Transformers 4 has written, and of one of its version 5."""
+    of = without(NEMOTRON_H, "hybrid_override_pattern")
+    older = ["mamba", "attention", "mlp", "mamba"]
+    newer = ["linear_attention", "full_attention", "mlp", "linear_attention"]
+    expected = shape(of | {"hybrid_override_pattern": "M*-M"})
+    assert (expected.states.num_layers, expected.num_layers) == (2, 3)
+    for key, names in {"layers_block_type": older, "layer_types": newer}.items():
+        assert shape(of | {key: names}) == expected
+
+
+def test_a_nemotrons_drafting_layer_has_the_names_of_each_transformers(shape):
+    named = NEMOTRON_H | {"num_nextn_predict_layers": 1}
+    for blocks in (["attention", "moe"], ["full_attention", "moe"]):
+        assert shape(named | {"mtp_layers_block_type": blocks}).drafts_itself
+    assert not shape(named | {"mtp_layers_block_type": ["moe"]}).drafts_itself
 
 
 @pytest.mark.parametrize(("gpu", "size"), [("a100-80gb", 784), ("h100-80gb", 832), ("h200", 832)])
@@ -405,6 +426,27 @@ def test_masks_of_images_take_larger_blocks_on_blackwell(fit, words, release, gp
     assert fit(config, words, release=release, gpu=gpu).block_size == size
 
 
+def test_another_name_of_a_key_counts_first_since_transformers_5(tmp_path, shape):
+    """Files of Transformers 5 have num_local_experts alone for a Qwen3 with experts."""
+    config = without(QWEN3_MOE, num_local_experts=60, num_experts=8)
+    assert shape(config).experts.count == 60
+    refuses("num_local_experts", model_of, tmp_path / "config.json", transformers=4)
+    narrow = SPARSE | {"model_type": "glm4_moe_lite", "head_dim": 32, "index_topk": None}
+    assert shape(narrow).latent.rope_size == 32
+
+
+@pytest.mark.parametrize("name", ["deepseek_sparse_attention", "indexed_attention"])
+def test_layers_whose_tokens_an_indexer_chooses_are_of_full_attention(shape, name):
+    assert shape(SPARSE | {"layer_types": [name] * 32}) == shape(SPARSE)
+
+
+@pytest.mark.parametrize(
+    ("kind", "key"), [("glm4_moe_lite", "first_k_dense_replace"), ("minimax_m2", "rotary_dim")]
+)
+def test_a_key_that_the_class_of_vllm_needs_is_missed(shape, kind, key):
+    refuses("it needs the value", shape, without(SPARSE, key, model_type=kind, index_topk=None))
+
+
 def test_layers_that_share_an_indexer_are_refused(shape):
     """GLM-5.2, whose keys of the indexer are in some layers only."""
     refuses("indexer_types", shape, SPARSE | {"indexer_types": ["full", "shared"]})
@@ -469,6 +511,12 @@ def test_a_length_of_the_tokenizer_decides_and_of_others_the_smallest(shape, mor
         (LLAMA | {"use_bidirectional_attention": True}, "use_bidirectional_attention"),
         (SPARSE | {"index_topk_freq": 2}, "index_topk_freq"),
         (SPARSE | {"index_topk_pattern": "FS"}, "index_topk_pattern"),
+        (SPARSE | {"indexer_types": 2}, "indexer_types"),
+        (SPARSE | {"index_topk": 0}, "index_topk"),
+        (LLAMA | {"rswa_window": 512}, "rswa_window"),
+        (ERNIE | {"moe_layer_end_index": 30}, "moe_layer_end_index"),
+        (ERNIE | {"use_moe": False}, "use_moe"),
+        (NEMOTRON_H | {"layers_block_type": ["mamba"]}, "hybrid_override_pattern"),
         (SPARSE | {"layer_types": ALTERNATING, "sliding_window": 512}, "layer_types"),
         (GEMMA | {"layer_types": [["full_attention"]] * 32}, "layer_types"),
         (GEMMA | {"layer_types": ALTERNATING, "sliding_window": 512}, "layer_types"),

@@ -6,17 +6,18 @@ Transformers; RELEASE is the one that the stored table is of.
 
 import dataclasses
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
-from testbed.core.hf_fields import DEFAULTS, class_names, keys_read
+from testbed.core.hf_fields import DEFAULTS, class_names, keys_read, types
 
 RELEASE = "5.20.2"
 
 
 def table(kinds: Iterable[str]) -> dict[str, dict[str, Any]]:
-    """For each model_type, what its class takes for the keys that the project reads, and which of
-    them it refuses as null. Keys that the class does not have are left out.
+    """For each model_type, what its class takes for the keys that the project reads, which of them
+    it refuses as null, and other names that it has for them. Keys that the class does not have are
+    left out.
     """
     from transformers import CONFIG_MAPPING
 
@@ -25,11 +26,19 @@ def table(kinds: Iterable[str]) -> dict[str, dict[str, Any]]:
 
 def _of_class(config_class: Any, keys: Iterable[str]) -> dict[str, Any]:
     entries = {entry.name: entry for entry in dataclasses.fields(config_class)}
+    read, pairs = {*keys, *types()["memory"]}, config_class.attribute_map.items()
     found = [entries[key] for key in keys if key in entries]
     return {
         "defaults": {entry.name: _default(entry) for entry in found},
         "not_null": [entry.name for entry in found if not _takes_null(entry.type)],
+        "aliases": dict(_second_first(pair, entries) for pair in pairs if read & {*pair}),
     }
+
+
+def _second_first(names: tuple[str, str], entries: Mapping[str, Any]) -> tuple[str, str]:
+    """Two names of a key, first the one that a class does not declare: it is set last."""
+    first, second = names
+    return names if second in entries else (second, first)
 
 
 def _default(entry: Any) -> Any:
