@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from testbed.core.errors import DoesNotStart, InputError
 from testbed.core.specs import GIB, GpuSpec, ModelSpec
 from testbed.sglang.command import SERVE
+from testbed.sglang.window_pools import CellBytes, Sizes
 from testbed.vllm.generations import capability_of
 
 BLACKWELL = 10
@@ -76,16 +77,6 @@ def cache_type(model: ModelSpec, values: Mapping[str, str]) -> str:
 
 
 @dataclass(frozen=True)
-class CellBytes:
-    """Bytes of a token on one GPU, in all layers of full attention and in those of windows that
-    have a pool of their own.
-    """
-
-    full: int
-    window: int = 0
-
-
-@dataclass(frozen=True)
 class TokenPool:
     """num_tokens: max_total_num_tokens, in whole pages. window_tokens: of the pool of layers with a
     window; None without one.
@@ -120,19 +111,9 @@ def cells_of(model: ModelSpec, num_gpus: int, *, windows: bool) -> CellBytes:
     return CellBytes(sizes[True], sizes[False])
 
 
-def pool_of(cells: CellBytes, num_bytes: int, page_size: int, ratio: float) -> TokenPool:
-    """The pool of num_bytes bytes on each GPU. ratio: tokens of windows by those of full
-    attention.
-    """
-    most = num_bytes // cells.full
-    if cells.window:
-        most = int(num_bytes // (cells.full + ratio * cells.window))
-    return of_tokens(cells, most, page_size, ratio)
-
-
-def of_tokens(cells: CellBytes, most: int, page_size: int, ratio: float) -> TokenPool:
-    """The pool of at most `most` tokens, in whole pages. Raises DoesNotStart for none."""
-    num_tokens = most // page_size * page_size
+def token_pool(cells: CellBytes, page_size: int, sizes: Sizes) -> TokenPool:
+    """The pool of these tokens. Raises DoesNotStart for none."""
+    num_tokens, window_tokens = sizes
     if num_tokens < 1:
         raise DoesNotStart(
             key=SERVE,
@@ -140,10 +121,7 @@ def of_tokens(cells: CellBytes, most: int, page_size: int, ratio: float) -> Toke
             problem="the pool has no page",
             remedy="raise --max-total-tokens, --mem-fraction-static or --tp-size",
         )
-    if not cells.window:
-        return TokenPool(num_tokens, page_size, cells)
-    windows = int(num_tokens * ratio) // page_size * page_size
-    return TokenPool(num_tokens, page_size, cells, windows)
+    return TokenPool(num_tokens, page_size, cells, window_tokens)
 
 
 def check_modelled(model: ModelSpec, kind: str) -> None:

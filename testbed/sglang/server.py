@@ -14,17 +14,16 @@ from testbed.sglang.hierarchy import HostPool, host_pool_of
 from testbed.sglang.memory import Graphs, Limits, ServerMemory, memory_of, size_of, terms
 from testbed.sglang.option_values import decimal, number, refusal, whole
 from testbed.sglang.pool import (
-    CellBytes,
     TokenPool,
     cells_of,
     check_modelled,
     check_sparse,
     has_window_pool,
-    of_tokens,
     page_size_of,
-    pool_of,
+    token_pool,
 )
 from testbed.sglang.start_rules import check_scheduling
+from testbed.sglang.window_pools import ByRatio, ByRequests, CellBytes, Division, OnePool
 
 MOST_REQUESTS, LEAST_REQUESTS = 4096, 2048  # resolve_max_num_reqs
 MAX_PREFILL_TOKENS = 16384
@@ -77,7 +76,8 @@ def server_with(command: Command, shape: ModelSpec, gpu: GpuSpec, kind: str) -> 
     page = page_size_of(model, gpu, kind, whole(values, "--page-size"))
     check_scheduling(values, limits.chunked_prefill_size, page)
     _check_memory(memory, gpu)
-    pool = _pool(values, cells, page, int(memory.kv_cache * GIB))
+    division = _window_division(values, model, limits) if windows else OnePool()
+    pool = _pool(values, cells, page, int(memory.kv_cache * GIB), division)
     running = running_requests(limits.max_running_requests, pool.num_tokens, model.max_len)
     host = host_pool_of(values, pool)
     return Server(model, gpu, limits, running, memory, pool, values, host)
@@ -149,16 +149,29 @@ def _check_memory(memory: ServerMemory, gpu: GpuSpec) -> None:
         )
 
 
-def _pool(values: Mapping[str, str], cells: CellBytes, page: int, num_bytes: int) -> TokenPool:
+def _pool(
+    values: Mapping[str, str], cells: CellBytes, page: int, num_bytes: int, division: Division
+) -> TokenPool:
     """The pool of num_bytes bytes, or the smaller one that the command asks for. Up to the expected
     error of the memory, what it asks for counts, since it may come from the server's log.
     """
-    ratio = _window_ratio(values)
-    found, asked = pool_of(cells, num_bytes, page, ratio), number(values, "--max-total-tokens")
-    if asked is None:
-        return found
+    found = token_pool(cells, page, division.of_bytes(cells, num_bytes, page))
+    asked = number(values, "--max-total-tokens")
     error = terms().expected_error_gib * GIB / cells.full
-    return found if asked > found.num_tokens + error else of_tokens(cells, asked, page, ratio)
+    if asked is None or asked > found.num_tokens + error:
+        return found
+    return token_pool(cells, page, division.of_tokens(asked, page))
+
+
+def _window_division(values: Mapping[str, str], model: ModelSpec, limits: Limits) -> Division:
+    """The rule for a model whose layers with a window have a pool of their own."""
+    assert model.window is not None, "asked of a model with windows"
+    ratio, chunk = _window_ratio(values), limits.chunked_prefill_size
+    window, num_requests = model.window.size - 1, limits.max_running_requests
+    if values.get("--disable-radix-cache") != ON or num_requests is None or chunk <= 0:
+        return ByRatio(ratio, window)
+    num_chunks = 1 if values.get("--disable-overlap-schedule") == ON else 2
+    return ByRequests(window, num_requests, num_chunks * chunk)
 
 
 def _window_ratio(values: Mapping[str, str]) -> float:

@@ -37,6 +37,8 @@ OPTIONS = (
     "--kv-cache-dtype fp8_e4m3 --context-length 4096",
     "--swa-full-tokens-ratio 0.5 --cuda-graph-max-bs-decode 64",
     "--radix-eviction-policy tlru",
+    "--disable-radix-cache --max-running-requests 100",
+    "--max-total-tokens 160",
 )
 PARALLEL = (1, 2, 4, 8, 16, 32, 64)
 

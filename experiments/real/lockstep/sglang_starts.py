@@ -172,6 +172,9 @@ def _layer_values(model: Any) -> dict[str, Any]:
     )
 
     not_built = SimpleNamespace()
+    if model.is_hybrid_swa:  # as GptOssForCausalLM says, the only such class that is modelled
+        window = model.hf_text_config.sliding_window - 1
+        not_built.get_attention_sliding_window_size = lambda: window
     return {
         "model": not_built,
         "spec_aux_config": not_built,
