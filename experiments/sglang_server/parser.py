@@ -6,11 +6,13 @@
 import argparse
 
 from testbed.experiments.real.lockstep.sglang_installation import import_quietly
-from testbed.sglang.command import PARSER
+from testbed.sglang.command import ONE_VALUE, PARSER
+
+KINDS = {"int": "int", "float": "float", "loads": "json", "human_readable_int": "size"}
 
 
 def installed_options() -> str:
-    """A line for each option: its long names, and whether it is a flag."""
+    """A line for each option: its names, the count of its values, their kind, and choices."""
     import_quietly()
     from sglang.srt.server_args import ServerArgs
 
@@ -20,7 +22,10 @@ def installed_options() -> str:
     for action in parser._actions:
         names = [name for name in action.option_strings if name.startswith("--")]
         if names and action.dest != "help":
-            lines.append(f"{' '.join(names)}\t{'flag' if action.nargs == 0 else 'value'}\n")
+            count = ONE_VALUE if action.nargs is None else str(action.nargs)
+            kind = KINDS.get(getattr(action.type, "__name__", ""), "text")
+            choices = sorted(map(str, action.choices or ()))
+            lines.append("\t".join([" ".join(names), count, kind, *choices]) + "\n")
     return "".join(lines)
 
 

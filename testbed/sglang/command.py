@@ -1,9 +1,15 @@
 """The words of a command that starts SGLang's server (release 0.5.23)."""
 
-from collections.abc import Iterator, Mapping
+import json
+import re
+from argparse import SUPPRESS, ArgumentError, ArgumentParser
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from decimal import Decimal
 from functools import cache
 from pathlib import Path
+from textwrap import shorten
+from typing import Any, NamedTuple, NoReturn
 
 from testbed.core.errors import InputError
 from testbed.core.server_commands import Program
@@ -13,6 +19,33 @@ SGLANG = Program("sglang", "sglang.launch_server", "--model-path MODEL")
 SERVE = SGLANG.serve
 PARSER = Path(__file__).with_name("options-0.5.23.txt")
 ON = "true"
+NO_VALUE, ONE_VALUE = "0", "1"
+SCALES = {"k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
+BINARY_SCALES = {"Ki": 1 << 10, "Mi": 1 << 20, "Gi": 1 << 30, "Ti": 1 << 40}
+SCALED = re.compile(r"(\d+(?:\.\d+(?=[kMGT]$))?)(Ki|Mi|Gi|Ti|k|M|G|T)")
+
+
+class Option(NamedTuple):
+    """An option of the release's parser. count: of its values, as argparse's nargs; kind: of each
+    value, a key of KINDS; choices: empty if any value is one.
+    """
+
+    names: tuple[str, ...]
+    count: str
+    kind: str
+    choices: tuple[str, ...]
+
+    def read(self, text: str) -> str:
+        """A value in its plainest form. Raises InputError for one that the parser refuses."""
+        key = f"{SERVE}: {self.names[0]}"
+        if self.choices and text not in self.choices:
+            remedy = f"choose from {', '.join(self.choices)}"
+            raise InputError(key=key, value=text, problem="is unknown", remedy=remedy)
+        plain, problem = KINDS[self.kind]
+        try:
+            return plain(text)
+        except (ValueError, RecursionError):
+            raise InputError(key=key, value=text, problem=problem, remedy="give one") from None
 
 
 @dataclass(frozen=True)
@@ -25,18 +58,23 @@ class Command:
     environment: Mapping[str, str] = field(default_factory=dict)
 
 
+class _Parser(ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        problem = shorten(message, 150, placeholder=" ...")
+        raise InputError(key=SERVE, problem=problem, remedy="write the option's whole name")
+
+
 @cache
-def parser_options() -> dict[str, tuple[str, bool]]:
-    """Each name of an option of the release's parser: its first name, and whether it is a flag.
+def parser_options() -> dict[str, Option]:
+    """The options of the release's parser, by their first name.
 
     `python -m testbed.experiments.sglang_server.parser` writes the file from the installed one.
     """
-    options = dict[str, tuple[str, bool]]()
+    options = dict[str, Option]()
     for line in PARSER.read_text(encoding="utf-8").splitlines():
-        names, kind = line.split("\t")
-        first, *others = names.split()
-        for name in (first, *others):
-            options[name] = (first, kind == "flag")
+        names, count, kind, *choices = line.split("\t")
+        option = Option(tuple(names.split()), count, kind, tuple(choices))
+        options[option.names[0]] = option
     return options
 
 
@@ -47,36 +85,74 @@ def read_command(text: str) -> Command:
     environment, words = SGLANG.split(text)
     if words and not words[0].startswith("-") and SGLANG.module not in text:
         words = ["--model-path", *words]
-    values = dict[str, str]()
-    rest = iter(words)
-    for word in rest:
-        name, equals, value = word.partition("=")
-        if not name.startswith("--"):
-            raise InputError(
-                key=f"{SERVE}: {word}",
-                problem="is no option",
-                remedy="--model-path MODEL names the model",
-            )
-        first, is_flag = _option(name)
-        values[first] = ON if is_flag else value if equals else _value(name, rest)
+    try:
+        found, others = _parser().parse_known_args(words)
+    except ArgumentError as error:
+        raise _no_such_value(error) from None
+    if others:
+        raise _no_option(others[0])
+    values = {name: _text(parser_options()[name], value) for name, value in vars(found).items()}
     return Command(values, environment)
 
 
-def _option(name: str) -> tuple[str, bool]:
-    """The option of this name, or the only one whose name begins so, as argparse reads it."""
-    options = parser_options()
-    begun = {options[other] for other in options if other.startswith(name)}
-    if name not in options and len(begun) != 1:
-        raise InputError(
-            key=f"{SERVE}: {name}",
-            problem="is no option of sglang 0.5.23",
-            remedy="check its spelling",
-        )
-    return options.get(name) or begun.pop()
+@cache
+def _parser() -> ArgumentParser:
+    """SGLang's own library, with its options."""
+    parser = _Parser(add_help=False, exit_on_error=False)
+    for option in parser_options().values():
+        what: dict[str, Any] = {"nargs": None if option.count == ONE_VALUE else option.count}
+        if option.count == NO_VALUE:
+            what = {"action": "store_const", "const": ON}
+        parser.add_argument(*option.names, dest=option.names[0], default=SUPPRESS, **what)
+    return parser
 
 
-def _value(name: str, rest: Iterator[str]) -> str:
-    value = next(rest, None)
-    if value is None or value.startswith("--"):
-        raise InputError(key=f"{SERVE}: {name}", problem="has no value", remedy="give one")
-    return value
+def _text(option: Option, value: Any) -> str:
+    """The values of an option, with spaces between."""
+    if option.count == NO_VALUE:
+        return ON
+    values = value if isinstance(value, list) else [] if value is None else [value]
+    return " ".join(map(option.read, values))
+
+
+def _no_such_value(error: ArgumentError) -> InputError:
+    """The refusal of an option whose values are too few, or that takes none."""
+    name = str(error.argument_name).partition("/")[0]
+    if parser_options()[name].count == NO_VALUE:
+        return InputError(key=f"{SERVE}: {name}", problem="takes no value", remedy="give it alone")
+    return InputError(key=f"{SERVE}: {name}", problem="has no value", remedy="give one")
+
+
+def _no_option(word: str) -> InputError:
+    if word.startswith("-"):
+        problem, remedy = "is no option of sglang 0.5.23", "check its spelling"
+    else:
+        problem, remedy = "is no option", "--model-path MODEL names the model"
+    return InputError(key=f"{SERVE}: {word}", problem=problem, remedy=remedy)
+
+
+def _size(text: str) -> str:
+    """SGLang's human_readable_int: 1.5k is 1,500, 2Ki is 2,048."""
+    if (match := SCALED.fullmatch(text.strip())) is None:
+        return str(int(text))
+    number, scale = match.groups()
+    return str(int(Decimal(number) * (SCALES | BINARY_SCALES)[scale]))
+
+
+def _number(text: str) -> str:
+    float(text)
+    return text
+
+
+def _json(text: str) -> str:
+    json.loads(text)
+    return text
+
+
+KINDS: Mapping[str, tuple[Callable[[str], str], str]] = {
+    "text": (str, ""),
+    "int": (lambda text: str(int(text)), "is no whole number"),
+    "float": (_number, "is no number"),
+    "json": (_json, "is no JSON"),
+    "size": (_size, "is no whole number (4096, 4k, 4Ki)"),
+}

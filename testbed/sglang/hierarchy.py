@@ -1,18 +1,18 @@
 """The host pool of SGLang's HiCache, as a command asks for it (--enable-hierarchical-cache)."""
 
 from collections.abc import Mapping
+from math import inf
 from typing import NamedTuple
 
 from testbed.core.errors import DoesNotStart, InputError
 from testbed.sglang.command import ON, SERVE
-from testbed.sglang.option_values import decimal, refusal, whole
+from testbed.sglang.option_values import decimal, number, refusal
 from testbed.sglang.pool import TokenPool
 
 ENABLE, MODE = "--enable-hierarchical-cache", "--hicache-host-memory-mode"
 RATIO, SIZE, WRITES = "--hicache-ratio", "--hicache-size", "--hicache-write-policy"
 DEFAULT_RATIO = 2.0
 GB = 10**9
-WRITE_POLICIES = ("write_through", "write_through_selective", "write_back")
 
 
 class HostPool(NamedTuple):
@@ -45,18 +45,15 @@ def host_pool_of(values: Mapping[str, str], pool: TokenPool) -> HostPool | None:
             problem="is not modelled beside a pool for layers with a window",
             remedy="leave it out",
         )
-    write_policy = values.get(WRITES, WRITE_POLICIES[0])
-    if write_policy not in WRITE_POLICIES:
-        raise refusal(values, WRITES, "is unknown", f"choose from {', '.join(WRITE_POLICIES)}")
-    return HostPool(_num_tokens(values, pool), write_policy)
+    return HostPool(_num_tokens(values, pool), values.get(WRITES, "write_through"))
 
 
 def _num_tokens(values: Mapping[str, str], pool: TokenPool) -> int:
-    """Pages by the size or the ratio, and one more (HostKVCache)."""
-    size, ratio = whole(values, SIZE, "GB"), decimal(values, RATIO)
-    if ratio is not None and ratio <= 0:
-        raise refusal(values, RATIO, "must be above 0")
-    if size is not None:
+    """Pages by the size, of which 0 says nothing, or by the ratio, and one more (HostKVCache)."""
+    size, ratio = number(values, SIZE, "GB"), decimal(values, RATIO)
+    if ratio is not None and not 0 < ratio < inf:
+        raise refusal(values, RATIO, "must be above 0 and finite")
+    if size is not None and size > 0:
         asked = int(size * GB // pool.cells.full)
     else:
         asked = int(pool.num_tokens * (DEFAULT_RATIO if ratio is None else ratio))

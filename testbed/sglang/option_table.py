@@ -10,6 +10,7 @@ from testbed.sglang.command import ON, SERVE, Command
 
 HARMLESS, TIME_ONLY = "harmless", "time_only"
 REPLICAS = "--dp-size"  # overrides make them of any server
+FILE = "--config"
 
 
 class Reason(NamedTuple):
@@ -62,6 +63,8 @@ def notes_of(command: Command, *, for_memory: bool) -> tuple[str, ...]:
 
 
 def _way_out(name: str, value: str, *, for_memory: bool) -> str:
+    if name == FILE:
+        return "write the options of the file into the command"
     is_several = name == REPLICAS and value.isdecimal() and int(value) > 1
     if is_several and not for_memory:
         return f"leave it out, and give replicas={value} router=round_robin"

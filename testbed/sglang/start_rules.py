@@ -1,5 +1,5 @@
-"""Options that SGLang (0.5.23) refuses: those that are none of its parser's choices, and by its own
-checks of what goes together (arg_groups/validation_hook.py, kv_cache_hook.py).
+"""Options that SGLang (0.5.23) refuses by its own checks of values and of what goes together
+(arg_groups/validation_hook.py, kv_cache_hook.py, managers/schedule_policy.py).
 """
 
 from collections.abc import Mapping
@@ -7,28 +7,14 @@ from collections.abc import Mapping
 from pydantic import TypeAdapter, ValidationError
 
 from testbed.core.errors import DoesNotStart, InputError
-from testbed.memory.radix.strategies import CONFIG_KEY, strategy_named
+from testbed.memory.radix.strategies import CONFIG_KEY, STRATEGIES, strategy_named
 from testbed.sglang.command import SERVE
 from testbed.sglang.option_values import decimal, number, refusal
 
+ORDER = "--schedule-policy"
 EVICTION = "--radix-eviction-policy"
 EVICTION_CONFIG = f"{EVICTION}-config"
 
-CHOICES: Mapping[str, tuple[str, ...]] = {
-    EVICTION: ("lru", "lfu", "slru", "priority", "tlru"),
-    "--retraction-policy": ("length", "priority"),
-    "--schedule-policy": (
-        "lpm",
-        "random",
-        "fcfs",
-        "dfs-weight",
-        "lof",
-        "priority",
-        "routing-key",
-        "hrrn",
-        "shortest-prefill-first",
-    ),
-}
 RANKED = ("fcfs", "lof")  # the orders of the queue that go with priorities
 
 
@@ -37,17 +23,15 @@ def check_scheduling(values: Mapping[str, str], chunk: int, page_size: int) -> N
     refuses beside others. chunk: tokens of a chunk, page_size: of a page, as SGLang has them if no
     option says so.
     """
-    for name, choices in CHOICES.items():
-        if values.get(name, choices[0]) not in choices:
-            raise refusal(values, name, "is unknown", f"choose from {', '.join(choices)}")
     _check_eviction(values)
     served = values.get("--served-model-name", "")
     if ":" in served and "://" not in served:
         raise _refused("--served-model-name", served, "a colon stands before a LoRA's name")
     number(values, "--prefill-max-requests")
     conservativeness = "--schedule-conservativeness"
-    if (decimal(values, conservativeness) or 0.0) < 0:
+    if not (decimal(values, conservativeness) or 0.0) >= 0:  # nan is refused too
         raise refusal(values, conservativeness, "must be at least 0")
+    _check_queue(values)
     if chunk > 0 and chunk % page_size:
         problem = f"is no multiple of the page of {page_size} tokens"
         raise _refused("--chunked-prefill-size", chunk, problem)
@@ -76,7 +60,7 @@ def _check_eviction(values: Mapping[str, str]) -> None:
     problem = _eviction_problem(values.get(EVICTION, "lru"), config)
     if not problem:
         return
-    if all(_eviction_problem(policy, config) for policy in CHOICES[EVICTION]):
+    if all(_eviction_problem(policy, config) for policy in STRATEGIES):
         raise refusal(values, EVICTION_CONFIG, problem)
     raise _refused(EVICTION_CONFIG, values.get(EVICTION_CONFIG), problem)
 
@@ -91,11 +75,21 @@ def _eviction_problem(policy: str, config: Mapping[str, int]) -> str:
     return ""
 
 
+def _check_queue(values: Mapping[str, str]) -> None:
+    """The scheduler knows fewer orders of its queue than the parser."""
+    order = values.get(ORDER)
+    if order == "priority":
+        remedy = "--enable-priority-scheduling with the order fcfs or lof"
+        raise refusal(values, ORDER, "is an order that no scheduler of SGLang has", remedy)
+    if order == "shortest-prefill-first" and "--disable-radix-cache" in values:
+        raise _refused(ORDER, order, "it needs a prefix cache, which --disable-radix-cache takes")
+
+
 def _check_order(values: Mapping[str, str]) -> None:
-    order = values.get("--schedule-policy", RANKED[0])
+    order = values.get(ORDER, RANKED[0])
     if order not in RANKED:
         problem = f"--enable-priority-scheduling goes with {' and '.join(RANKED)}"
-        raise _refused("--schedule-policy", order, problem)
+        raise _refused(ORDER, order, problem)
 
 
 def _refused(name: str, value: object, problem: str) -> DoesNotStart:

@@ -25,9 +25,9 @@ from testbed.run.result import front_end
 from testbed.sglang.command import PARSER, parser_options, read_command
 from testbed.sglang.memory import Graphs, Limits, ServerMemory, size_of, static_fraction
 from testbed.sglang.option_table import reasons, understood
-from testbed.sglang.pool import CellBytes, pool_of
 from testbed.sglang.server import running_requests
 from testbed.sglang.server_words import FLAGS, OVERRIDES
+from testbed.sglang.window_pools import CellBytes, OnePool
 
 MODEL = "sglang serve --model-path meta-llama/Llama-3.1-8B-Instruct"
 HICACHE = f"{MODEL} --max-total-tokens 5000 --enable-hierarchical-cache"
@@ -96,6 +96,20 @@ def test_the_model_may_be_the_first_word_as_sglang_serve_reads_it():
     refuses("is no option", read_command, module, error=InputError)
 
 
+def test_sizes_have_the_scales_of_sglangs_parser():
+    sizes = "--max-total-tokens 20k --context-length 4Ki --max-prefill-tokens 1.5k"
+    expanded = expand(f"{MODEL} {sizes}", GPU)
+    plain = f"{MODEL} --max-total-tokens 20000 --context-length 4096 --max-prefill-tokens 1500"
+    assert "server.num_blocks=20000" in expanded
+    assert expanded == expand(plain, GPU)
+
+
+def test_an_option_takes_as_many_values_as_its_parser_says():
+    command = read_command(f"{MODEL} --bucket-time-to-first-token 0.1 0.5 --tp=2 --model-checksum")
+    assert command.values["--bucket-time-to-first-token"] == "0.1 0.5"
+    assert (command.values["--tp-size"], command.values["--model-checksum"]) == ("2", "")
+
+
 @pytest.mark.parametrize("word", ["policy=paged", "policy.block_size=16"])
 def test_another_policy_for_the_commands_tokens_is_refused(word):
     refuses(word.partition("=")[0], expand, f"{MODEL} --max-total-tokens 5000", (*GPU, word))
@@ -118,6 +132,22 @@ def test_overrides_take_precedence():
         ("vllm serve x", ("is not a command", "sglang serve")),
         (f"{MODEL} --max-totl-tokens 3", ("--max-totl-tokens", "no option")),
         (f"{MODEL} --max-total-tokens", ("--max-total-tokens", "no value")),
+        (f"{MODEL} --enable-mixed-chunk=false", ("--enable-mixed-chunk", "takes no value")),
+        (f"{MODEL} --enable-mixed-chunk true", ("true", "no option")),
+        (f"{MODEL} -tp 2", ("-tp", "no option")),
+        (f"{MODEL} --page 16", ("--page-size", "--paged-experts-num-resident")),
+        (f"{MODEL} --max-total-tokens 1.5Ki", ("--max-total-tokens 1.5Ki", "4Ki")),
+        (f"{MODEL} --chunked-prefill-size 2k", ("--chunked-prefill-size 2k", "whole number")),
+        (f"{MODEL} --port http", ("--port http", "whole number")),
+        (f"{MODEL} --reasoning-parser qwen", ("--reasoning-parser qwen", "qwen3")),
+        (f"{MODEL} --config server.yaml", ("--config", "into the command")),
+        (f"{MODEL} --schedule-policy priority", ("--schedule-policy priority", "fcfs or lof")),
+        (
+            f"{MODEL} --schedule-policy shortest-prefill-first --disable-radix-cache",
+            ("does not start", "--disable-radix-cache"),
+        ),
+        (f"{MODEL} --schedule-conservativeness nan", ("conservativeness nan", "at least 0")),
+        (f"{HICACHE} --hicache-ratio inf", ("--hicache-ratio inf", "finite")),
         (f"{MODEL} --max-total-tokens many", ("--max-total-tokens many", "whole number")),
         (f"{MODEL} --mem-fraction-static 1.8", ("--mem-fraction-static", "below 1")),
         (f"{MODEL} --mem-fraction-static 0.1", ("--mem-fraction-static", "14.96 GiB")),
@@ -127,8 +157,8 @@ def test_overrides_take_precedence():
         (f"SGLANG_CLIP_MAX_NEW_TOKENS_ESTIMATION=9 {MODEL}", ("SGLANG_CLIP", "not modelled")),
         (f"{MODEL} --enable-priority-scheduling", ("--disable-priority-preemption",)),
         (f"{MODEL} --retraction-policy priority", ("does not start", "--enable-priority")),
-        (f"{MODEL} --schedule-policy longest", ("--schedule-policy longest", "lpm, random")),
-        (f"{MODEL} --radix-eviction-policy fifo", ("--radix-eviction-policy fifo", "lru, lfu")),
+        (f"{MODEL} --schedule-policy longest", ("--schedule-policy longest", "dfs-weight, fcfs")),
+        (f"{MODEL} --radix-eviction-policy fifo", ("--radix-eviction-policy fifo", "lfu, lru")),
         (f"{MODEL} --schedule-conservativeness -1", ("conservativeness -1", "at least 0")),
         (f"{MODEL} --prefill-max-requests few", ("--prefill-max-requests few", "whole number")),
         (f"{MODEL} --page-size 3", ("does not start", "--chunked-prefill-size 8192", "3 tokens")),
@@ -263,14 +293,43 @@ def test_a_run_caches_the_type_of_the_server_and_not_that_of_the_checkpoint(
 def test_the_pool_is_as_a_log_says_from_what_it_measured():
     """Logged in January 2025: 78.81 GB free, 63.72 behind the weights, fraction 0.88."""
     memory = ServerMemory(free=78.81, weights=78.81 - 63.72, fraction=0.88)
-    pool = pool_of(CellBytes(131072), int(memory.kv_cache * GIB), 1, 0.8)
-    assert abs(pool.num_tokens - 444_500) < 100  # the log has two decimals
+    tokens, _ = OnePool().of_bytes(CellBytes(131072), int(memory.kv_cache * GIB), 1)
+    assert abs(tokens - 444_500) < 100  # the log has two decimals
 
 
 def test_windows_have_a_pool_of_their_own():
     fit = fit_of("sglang serve --model-path openai/gpt-oss-120b --tp 2", "h100-80gb")
     assert fit.window_tokens == int(fit.max_total_num_tokens * 0.8)
     assert fit.log_lines[0].startswith("Use sliding window memory pool. full_layer_tokens=")
+
+
+@pytest.mark.parametrize(
+    ("options", "tokens"),
+    [
+        ("64", (1_932_581, 32_833)),
+        ("1000 --page-size 16", (1_639_584, 303_408)),
+        ("4000", (898_616, 1_044_385)),
+        ("64 --max-total-tokens 20000", (20_000, 20_000)),
+        ("64 --max-total-tokens 200000 --disable-overlap-schedule", (200_000, 24_641)),
+        ("64 --chunked-prefill-size -1", (730_805, 584_644)),
+    ],
+)
+def test_without_a_prefix_cache_windows_have_what_running_requests_need(options, tokens):
+    """SGLang 0.5.23's own pools (SWARequestCapPoolConfigurator)."""
+    command = "sglang serve --model-path openai/gpt-oss-120b --tp 2 --disable-radix-cache"
+    fit = fit_of(f"{command} --max-running-requests {options}", "h100-80gb")
+    assert (fit.max_total_num_tokens, fit.window_tokens) == tokens
+
+
+@pytest.mark.parametrize(("num_tokens", "starts"), [(160, False), (162, True)])
+def test_a_pool_of_windows_holds_one_request(num_tokens, starts):
+    command = (
+        f"sglang serve --model-path openai/gpt-oss-120b --tp 2 --max-total-tokens {num_tokens}"
+    )
+    if starts:
+        assert fit_of(command, "h100-80gb").window_tokens == 129
+    else:
+        assert says_no_start(refuses("127", fit_of, command, "h100-80gb"))
 
 
 def test_a_server_that_does_not_start_says_how_many_gpus_do():
@@ -330,8 +389,7 @@ def test_simulations_from_python_take_the_command():
 
 
 def test_all_options_that_are_read_are_options_of_the_release():
-    firsts = {first for first, _ in parser_options().values()}
-    assert not {*OVERRIDES, *FLAGS, *understood(), *reasons()} - firsts
+    assert not {*OVERRIDES, *FLAGS, *understood(), *reasons()} - {*parser_options()}
     assert not {*OVERRIDES, *FLAGS} - understood()
     assert not understood() & {*reasons()}
 
@@ -348,6 +406,7 @@ def test_the_list_of_options_is_that_of_the_installed_parser():
     [
         ("", 10_001),
         ("--hicache-ratio 0.5", 2_501),
+        ("--hicache-size 0", 10_001),
         ("--page-size 64 --hicache-ratio 1", 5_056),
         ("--hicache-size 1", 7_630),
         ("--hicache-size 1 --hicache-ratio 3", 7_630),
