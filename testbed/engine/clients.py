@@ -47,19 +47,51 @@ class OpenLoop:
             self._clock.call_at(self._next.arrival_ps, self.start)
 
 
-class ClosedLoop(Listener):
-    """Sends the requests of a session workload to an engine, which reports when each has ended.
+class AnswerDriven(Listener):
+    """Sends requests as the ends of others allow; a request that is rejected or cancelled has ended
+    too. What follows an end at once misses the plan that is made at that very moment, as a client's
+    would.
+    """
 
-    A request that is rejected or cancelled has ended too: its session goes on. A request that
-    follows an answer at once misses the plan that is made at that very moment, as a client's would.
+    def __init__(self, clock: Clock, engine: Door, requests: list[Request]) -> None:
+        self._clock = clock
+        self._engine = engine
+        self._requests = requests
+        self._unsent = len(requests)
+
+    def start(self) -> None:
+        self._engine.listen(self)
+        if not self._unsent:
+            self._engine.close()
+
+    def _submit(self, request: Request) -> None:
+        self._unsent -= 1
+        if not self._unsent:
+            self._engine.close()
+        self._engine.submit(request._replace(arrival_ps=self._clock.now_ps))
+
+    def on_finished(self, request_id: int, time_ps: int) -> None:
+        self._ended(request_id)
+
+    def on_rejected(self, request_id: int, reason: str, time_ps: int) -> None:
+        self._ended(request_id)
+
+    def on_cancelled(self, request_id: int, time_ps: int) -> None:
+        self._ended(request_id)
+
+    def _ended(self, request_id: int) -> None:
+        """The request is one whose end may let others go."""
+
+
+class ClosedLoop(AnswerDriven):
+    """Sends the requests of a session workload to an engine, which reports when each has ended; its
+    session goes on then.
     """
 
     def __init__(self, clock: Clock, engine: Door, workload: SessionWorkload) -> None:
+        super().__init__(clock, engine, list(workload))
         turns = workload.turns
-        self._clock = clock
-        self._engine = engine
         self._workload = workload
-        self._requests = list(workload)
         self._wait_ps = [round(wait * PS) for wait in turns.wait_s.tolist()]
         self._session: list[int] = turns.session.tolist()
         # A row that waits for no other one waits for the start of its session, which stands as row
@@ -71,13 +103,10 @@ class ClosedLoop(Listener):
             for awaited_row in awaited_rows:
                 self._followers[awaited_row].append(row)
         self._left = Counter(self._session)
-        self._unsent = len(self._requests)
         self._next_session = 0
 
     def start(self) -> None:
-        self._engine.listen(self)
-        if not self._unsent:
-            self._engine.close()
+        super().start()
         workload = self._workload
         for slot in range(min(workload.at_once, workload.turns.num_sessions)):
             self._open_next(slot * workload.gap_ps)
@@ -92,67 +121,44 @@ class ClosedLoop(Listener):
         for follower in self._followers[row]:
             self._num_awaited[follower] -= 1
             if not self._num_awaited[follower]:
-                self._send(follower, delay_ps + self._wait_ps[follower])
+                self._send(self._requests[follower], delay_ps + self._wait_ps[follower])
 
-    def _send(self, row: int, delay_ps: int) -> None:
-        self._clock.call_at(self._clock.now_ps + delay_ps, lambda: self._submit(row))
+    def _send(self, request: Request, delay_ps: int) -> None:
+        self._clock.call_at(self._clock.now_ps + delay_ps, lambda: self._submit(request))
 
-    def _submit(self, row: int) -> None:
-        self._unsent -= 1
-        if not self._unsent:
-            self._engine.close()
-        self._engine.submit(self._requests[row]._replace(arrival_ps=self._clock.now_ps))
-
-    def on_finished(self, request_id: int, time_ps: int) -> None:
-        self._ended(request_id)
-
-    def on_rejected(self, request_id: int, reason: str, time_ps: int) -> None:
-        self._ended(request_id)
-
-    def on_cancelled(self, request_id: int, time_ps: int) -> None:
-        self._ended(request_id)
-
-    def _ended(self, row: int) -> None:
-        self._answered(row)
-        session = self._session[row]
+    def _ended(self, request_id: int) -> None:
+        self._answered(request_id)
+        session = self._session[request_id]
         self._left[session] -= 1
         if not self._left[session]:
             self._engine.close_session(session)
             self._open_next(0)
 
 
-class BoundedLoop(Listener):
+class BoundedLoop(AnswerDriven):
     """Sends requests at their own times, but none while max_in_flight are unanswered: it goes out
     when an answer ends, behind those that were due before it, and arrives then. With all times 0 it
     keeps max_in_flight unanswered, a closed loop by concurrency.
-
-    A request that is rejected or cancelled has ended too. As in ClosedLoop, what follows an answer
-    misses the plan that is made at that very moment.
     """
 
     def __init__(self, clock: Clock, engine: Door, workload: BoundedWorkload) -> None:
-        self._clock = clock
-        self._engine = engine
-        self._due = list(workload)[::-1]  # the last one first
+        super().__init__(clock, engine, list(workload)[::-1])  # those not yet due, the last first
         self._waiting = deque[Request]()
         self._free = workload.max_in_flight
-        self._unsent = len(self._due)
 
     def start(self) -> None:
-        self._engine.listen(self)
-        if not self._unsent:
-            self._engine.close()
+        super().start()
         self._wake()
 
     def _wake(self) -> None:
         """Send or keep what is due, and return when the next one is."""
-        now_ps = self._clock.now_ps
-        while self._due and self._due[-1].arrival_ps <= now_ps:
-            self._waiting.append(self._due.pop())
+        now_ps, later = self._clock.now_ps, self._requests
+        while later and later[-1].arrival_ps <= now_ps:
+            self._waiting.append(later.pop())
             if self._free:
                 self._send_next()
-        if self._due:
-            self._clock.call_at(self._due[-1].arrival_ps, self._wake)
+        if later:
+            self._clock.call_at(later[-1].arrival_ps, self._wake)
 
     def _send_next(self) -> None:
         """The first that waits goes out at this very moment, and takes a place from now on."""
@@ -160,25 +166,10 @@ class BoundedLoop(Listener):
         request = self._waiting.popleft()
         self._clock.call_at(self._clock.now_ps, lambda: self._submit(request))
 
-    def _submit(self, request: Request) -> None:
-        self._unsent -= 1
-        if not self._unsent:
-            self._engine.close()
-        self._engine.submit(request._replace(arrival_ps=self._clock.now_ps))
-
-    def _ended(self) -> None:
+    def _ended(self, request_id: int) -> None:
         self._free += 1
         if self._waiting:
             self._send_next()
-
-    def on_finished(self, request_id: int, time_ps: int) -> None:
-        self._ended()
-
-    def on_rejected(self, request_id: int, reason: str, time_ps: int) -> None:
-        self._ended()
-
-    def on_cancelled(self, request_id: int, time_ps: int) -> None:
-        self._ended()
 
 
 class Client(Protocol):
