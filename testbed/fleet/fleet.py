@@ -140,21 +140,18 @@ class Fleet(Listener):
             self._replace(replica)
 
     def on_finished(self, request_id: int, time_ps: int) -> None:
-        self._forget(request_id, time_ps)
-        for listener in self._listeners:
-            listener.on_finished(request_id, time_ps)
-        self._close_engines_at_end()
+        self._ended(request_id, time_ps, lambda each: each.on_finished(request_id, time_ps))
 
     def on_rejected(self, request_id: int, reason: str, time_ps: int) -> None:
-        self._forget(request_id, time_ps)
-        for listener in self._listeners:
-            listener.on_rejected(request_id, reason, time_ps)
-        self._close_engines_at_end()
+        self._ended(request_id, time_ps, lambda each: each.on_rejected(request_id, reason, time_ps))
 
     def on_cancelled(self, request_id: int, time_ps: int) -> None:
+        self._ended(request_id, time_ps, lambda each: each.on_cancelled(request_id, time_ps))
+
+    def _ended(self, request_id: int, time_ps: int, tell: Callable[[Listener], None]) -> None:
         self._forget(request_id, time_ps)
         for listener in self._listeners:
-            listener.on_cancelled(request_id, time_ps)
+            tell(listener)
         self._close_engines_at_end()
 
     def _route(self, request: Request) -> bool:
