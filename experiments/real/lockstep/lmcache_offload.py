@@ -144,13 +144,8 @@ def draw(random: Random, num_requests: int) -> Load:
     return replace(load, save_decode_cache=random.random() < 0.7, min_retrieve_tokens=least)
 
 
-def both_sides(load: Load) -> tuple[Ours, Theirs]:
-    """Ours first."""
-    return Ours(load), Theirs(load)
-
-
 def check_lmcache(number: int, seed: int, num_requests: int) -> Iterator[str]:
     """Compare `number` random loads; see `check_loads`."""
     name = f"lmcache {lmcache.installed_lmcache()} in vllm {installed_release()}"
     loads = (draw(Random(f"lmcache/{seed}/{i}"), num_requests) for i in range(number))
-    return check_loads(name, loads, both_sides)
+    return check_loads(name, loads, Ours, Theirs)

@@ -7,7 +7,6 @@ and ends the transfers that are due; a store begins in the step after that of it
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import partial
 from itertools import zip_longest
 from math import ceil
 from random import Random
@@ -199,15 +198,19 @@ class Load(Protocol):
 def check_loads(
     name: str,
     loads: Iterable[Load],
-    make: Callable[[Any], tuple[Server, Server]],
+    ours: Callable[[Any], Server],
+    theirs: Callable[[Any], Server],
     preempted: str = "preemptions",
 ) -> Iterator[str]:
     """Compare both sides of each load; lines of a report, the last of which names the first
-    difference if there is one. name: of the other side. make: both sides of a load.
+    difference if there is one. name: of the other side. ours, theirs: of a load.
     """
     counts, num_failed, number = Counter[str](), 0, -1
     for number, load in enumerate(loads):
-        sides = partial(make, load)
+
+        def sides(load: Load = load) -> tuple[Server, Server]:
+            return ours(load), theirs(load)
+
         try:
             difference = compare_steps(sides, load.requests, counts)
         except LoadFailed:

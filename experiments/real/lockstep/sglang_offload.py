@@ -236,12 +236,8 @@ def draw(random: Random, num_requests: int) -> Load:
     return Load(options, hierarchy, num_steps, tuple(requests))
 
 
-def both_sides(load: Load) -> tuple[Ours, Theirs]:
-    """Ours first."""
-    return Ours(load), Theirs(load)
-
-
 def check_hicache(number: int, seed: int, num_requests: int) -> Iterator[str]:
     """Compare `number` random loads; see `check_loads`."""
     loads = (draw(Random(f"hicache/{seed}/{i}"), num_requests) for i in range(number))
-    return check_loads(f"sglang {sglang.installed_release()}", loads, both_sides, "retractions")
+    name = f"sglang {sglang.installed_release()}"
+    return check_loads(name, loads, Ours, Theirs, "retractions")

@@ -218,11 +218,6 @@ def draw(random: Random, num_requests: int) -> Load:
     return replace(load, requests=tuple(requests))
 
 
-def both_sides(load: Load) -> tuple[Ours, Theirs]:
-    """Ours first."""
-    return Ours(load), Theirs(load)
-
-
 def check_offloading(number: int, seed: int, num_requests: int) -> Iterator[str]:
     """Compare `number` random loads; see `check_loads`. Raises InputError for a release whose
     offloading is not modelled.
@@ -235,4 +230,4 @@ def check_offloading(number: int, seed: int, num_requests: int) -> Iterator[str]
             remedy="install vllm 0.33",
         )
     loads = (draw(Random(f"offload/{seed}/{i}"), num_requests) for i in range(number))
-    return check_loads(name, loads, both_sides)
+    return check_loads(name, loads, Ours, Theirs)
