@@ -157,10 +157,8 @@ class Executor(ABC):
     def cut(self, flight: Flight, at_ps: int) -> None:
         """Leave out the iterations that would begin after the next plan can be made at at_ps."""
 
-    @abstractmethod
-    def added(self, group: SequenceGroup) -> None:
+    def added(self, group: SequenceGroup) -> None:  # noqa: B027 (most follow plans)
         """The request of a group has arrived."""
 
-    @abstractmethod
-    def removed(self, group: SequenceGroup) -> None:
+    def removed(self, group: SequenceGroup) -> None:  # noqa: B027
         """The request of a group was rejected or cancelled."""

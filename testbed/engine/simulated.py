@@ -3,7 +3,6 @@
 from collections.abc import Generator, Mapping
 from typing import Any, ClassVar
 
-from testbed.core.sequence import SequenceGroup
 from testbed.core.slots import Transfer, record
 from testbed.cost.model import (
     UNBOUNDED,
@@ -213,12 +212,6 @@ class SimulatedExecutor(Executor):
     @property
     def has_transfers(self) -> bool:
         return self.links.num_pending > 0
-
-    def added(self, group: SequenceGroup) -> None:
-        """See Executor; time says nothing of a request before it is planned."""
-
-    def removed(self, group: SequenceGroup) -> None:
-        """See Executor."""
 
     @property
     def has_landed(self) -> bool:
