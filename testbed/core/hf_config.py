@@ -359,6 +359,8 @@ def _feed_forward(fields: Fields, kind: str, pattern: Mapping[str, int] | None) 
 
 def num_kv_heads(fields: Fields, kind: str, heads: int) -> int:
     """Heads of K and V, of a Gemma-4 those of its layers of full attention."""
+    if kind in types_with("no_shared_heads") and fields.get("num_key_value_heads", heads) != heads:
+        raise fields.refusal("num_key_value_heads", "a release reads it, and another does not")
     if kind in (*types_with("no_shared_heads"), *types_with("latent")):
         return heads
     count = fields.whole("num_key_value_heads", heads)

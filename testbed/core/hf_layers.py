@@ -111,8 +111,9 @@ def window_of(fields: Fields, kind: str, num_layers: int) -> Window | None:
         return _window_of_all(fields, kind, kinds, num_layers)
     if kind == "smollm3" and _uses_window(fields):
         raise fields.refusal("use_sliding_window", "is not supported for model_type 'smollm3'")
-    if kind == "phi3" and size is not None and size >= fields.whole("max_position_embeddings"):
-        return None
+    if kind == "phi3" and size is not None:
+        size = fields.whole("sliding_window")
+        size = size if size < fields.whole("max_position_embeddings") else None
     count = kinds.count(WINDOWED)
     if count and kind == "cohere2":  # its layers read the token and so many before it
         return Window(fields.whole("sliding_window") + 1, count, is_required=True)

@@ -514,6 +514,8 @@ def test_a_length_of_the_tokenizer_decides_and_of_others_the_smallest(shape, mor
         (SPARSE | {"indexer_types": 2}, "indexer_types"),
         (SPARSE | {"index_topk": 0}, "index_topk"),
         (LLAMA | {"rswa_window": 512}, "rswa_window"),
+        (LLAMA | {"model_type": "phi"}, "num_key_value_heads"),
+        (LLAMA | {"model_type": "phi3", "sliding_window": [512]}, "sliding_window"),
         (ERNIE | {"moe_layer_end_index": 30}, "moe_layer_end_index"),
         (ERNIE | {"use_moe": False}, "use_moe"),
         (NEMOTRON_H | {"layers_block_type": ["mamba"]}, "hybrid_override_pattern"),
