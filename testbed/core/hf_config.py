@@ -107,9 +107,12 @@ def drafts_itself(text: Mapping[str, Any], kind: str) -> bool:
     return bool(text.get(named, kind not in types_with("counted_mtp")))
 
 
-def text_of(config: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
+def text_of(
+    config: Mapping[str, Any], *, transformers: int = TRANSFORMERS
+) -> tuple[dict[str, Any], str]:
     """The part of a config.json that describes the language model, with a supported name of its
     type, and the name of its class in Transformers; of a multimodal model, of its text_config.
+    transformers: as of Fields.
     """
     kind, inner = config.get("model_type"), config.get("text_config")
     text = dict(config)
@@ -117,6 +120,7 @@ def text_of(config: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
         outer = {key: config[key] for key in types()["outer"] if key in config}
         named = types()["text"].get(kind)
         text = {**outer, **({"model_type": named} if named else {}), **inner}
+        text |= _tied_around(config, inner) if transformers >= TRANSFORMERS else {}
         if outer.get(QUANTIZATION):
             text[QUANTIZATION] = outer[QUANTIZATION]  # vLLM reads that of the text behind it
     else:
@@ -126,6 +130,19 @@ def text_of(config: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
     named = str(text.get("model_type"))
     text["model_type"] = types()["alias"].get(named, named)
     return text, types()["class"].get(named, named)
+
+
+def _tied_around(config: Mapping[str, Any], inner: Mapping[str, Any]) -> dict[str, Any]:
+    """The tie_word_embeddings that vLLM gives to the text of a file: since Transformers 5 that of
+    the file around it, or of its class (VllmConfig.with_hf_config). Empty: that of the text.
+    """
+    kind, key = str(config.get("model_type")), "tie_word_embeddings"
+    if kind in types()["tied_by_text"]:
+        return {}
+    outer = config.get(key, types()["tied_around"].get(kind))
+    if kind in types()["tied_by_either"]:
+        outer = bool(outer) or bool(inner.get(key))
+    return {} if outer is None else {key: outer}
 
 
 def uncounted_parts(path: Path, shape: ModelSpec) -> str:
@@ -217,7 +234,7 @@ def _described(
             problem="must be text",
             remedy="give the config.json of a model",
         )
-    text, class_name = text_of(config)
+    text, class_name = text_of(config, transformers=transformers)
     if text["model_type"] not in supported():
         listed = ", ".join((*supported(), *types()["text"], *types()["alias"]))
         raise InputError(
@@ -283,7 +300,7 @@ def shape_of(name: str, fields: Fields, kind: str) -> ModelSpec:
     _check_parts(fields, kind, hidden)
     dtype = dtype_bytes(fields)
     lengths = lengths_of(fields, kind)
-    has_windows = kind not in ("opt", "nemotron_h")
+    has_windows, has_head = kind not in ("opt", "nemotron_h"), kind in types_with("never_tied")
     shape = ModelSpec(
         name=name,
         num_layers=layers,
@@ -292,7 +309,7 @@ def shape_of(name: str, fields: Fields, kind: str) -> ModelSpec:
         **_feed_forward(fields, kind, pattern),
         vocab_size=fields.whole("vocab_size"),
         max_len=lengths.longest,
-        tied_embedding=bool(fields.get("tie_word_embeddings", False)),
+        tied_embedding=bool(fields.get("tie_word_embeddings", False)) and not has_head,
         dtype_bytes=dtype,
         kv_dtype_bytes=kv_bytes(fields, of_latents=kind in types_with("latent")),
         shared_kv=True if fields.get("attention_k_eq_v") else None,

@@ -87,7 +87,7 @@ class Fields:
         self._values = _by_each_name(values, aliases)
         self._defaults = _by_each_name(known.get("defaults", {}), aliases)
         self._not_null = set(known.get("not_null", []))
-        self._needed: list[str] = types()["needed"].get(name, [])
+        self._needed: list[str] = types()["needed"].get(values.get("model_type"), [])
         if transformers < TRANSFORMERS:
             self._not_null -= {"tie_word_embeddings", "use_sliding_window"}
         self.path = path

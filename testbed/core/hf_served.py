@@ -15,6 +15,12 @@ def check_served(path: Path) -> None:
     """Raise InputError if a server takes another class than the one of the file's model_type."""
     config = contents_of(path)
     listed = config.get("architectures") or []
+    if not listed and config.get("model_type") in types()["text"]:
+        raise InputError(
+            key=f"{path}: architectures",
+            problem="is missing: without it a release serves such a file as a pooling model",
+            remedy="add the class that generates text",
+        )
     if not isinstance(listed, list) or (listed and not _is_class_of(listed[0], config)):
         raise InputError(
             key=f"{path}: architectures",

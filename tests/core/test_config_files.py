@@ -51,6 +51,11 @@ SPARSE = {
     "n_shared_experts": 1,
     "num_experts_per_tok": 8,
 }
+INSIDE = {  # the text of files around one
+    **dict.fromkeys(("gemma3", "qwen3_vl", "qwen2_5_vl", "mistral3"), LLAMA),
+    "llama4": LLAMA | {"num_local_experts": 4, "num_experts_per_tok": 1},
+    "qwen3_5": LLAMA | {"layer_types": ["linear_attention", "full_attention"] * 16},
+}
 GEMMA = {**LLAMA, "model_type": "gemma", "tie_word_embeddings": True}
 ERNIE = {**LLAMA, "model_type": "ernie4_5_moe", "moe_num_experts": 8, "moe_k": 2}
 ALTERNATING = ["full_attention", "sliding_attention"] * 16
@@ -423,6 +428,7 @@ def test_masks_of_images_take_larger_blocks_on_blackwell(fit, words, release, gp
     """TritonFlashInfer, the composite of release 0.33, has blocks of 64."""
     text = without(LLAMA, model_type="gemma3_text", tie_word_embeddings=True, head_dim=256)
     config = {"model_type": "gemma3", "text_config": text, "vision_config": {}}
+    config["architectures"] = ["Gemma3ForConditionalGeneration"]
     assert fit(config, words, release=release, gpu=gpu).block_size == size
 
 
@@ -485,6 +491,51 @@ def test_heads_of_a_vision_tower_are_divided_but_where_it_is_whole(shape, key):
     text = without(LLAMA, model_type="gemma4_text", **own)
     config = {"model_type": "gemma4", "text_config": text, "vision_config": {key: 12}}
     assert shape(config).vision_heads is None
+
+
+TIES = {  # of the file around a text and of the text, None: not said; as since Transformers 5
+    "gemma3": {
+        (None, False): True,
+        (True, False): True,
+        (False, True): False,
+        (False, None): False,
+    },
+    "qwen3_vl": {(None, True): False, (True, False): True, (False, True): False},
+    "llama4": {(None, True): False, (True, False): True},
+    "qwen2_5_vl": {
+        (None, True): True,
+        (True, False): True,
+        (False, True): True,
+        (None, None): False,
+    },
+    "qwen3_5": {(True, None): False, (True, False): False, (False, True): True, (None, True): True},
+    "mistral3": {(None, True): True, (True, False): True, (False, True): False},
+}
+
+
+@pytest.mark.parametrize("kind", TIES)
+def test_a_file_around_a_text_may_decide_that_its_embedding_is_tied(tmp_path, shape, kind):
+    for (outer, inner), tied in TIES[kind].items():
+        text = without(INSIDE[kind], "model_type", "tie_word_embeddings")
+        text |= {} if inner is None else {"tie_word_embeddings": inner}
+        config = {"model_type": kind, "text_config": text}
+        config |= {} if outer is None else {"tie_word_embeddings": outer}
+        assert shape(config).tied_embedding == tied
+        older = model_of(tmp_path / "config.json", transformers=4)
+        assert inner is None or older.tied_embedding == inner
+
+
+@pytest.mark.parametrize("kind", ["gpt_oss", "qwen3_next", "deepseek_v3"])
+def test_some_classes_never_tie_the_output_projection(shape, kind):
+    config = {"deepseek_v3": without(SPARSE, index_topk=None)}.get(kind, {}) | {"model_type": kind}
+    tied, untied = (shape(config | {"tie_word_embeddings": value}) for value in (True, False))
+    assert tied == untied
+
+
+def test_a_file_around_a_text_needs_its_class(fit):
+    around = {"model_type": "qwen3_vl", "text_config": INSIDE["qwen3_vl"]}
+    assert fit(around | {"architectures": ["Qwen3VLForConditionalGeneration"]}).num_blocks
+    refuses("architectures", fit, around)
 
 
 @pytest.mark.parametrize(
