@@ -18,6 +18,7 @@ from omegaconf.errors import OmegaConfBaseException
 from testbed.core.errors import InputError
 from testbed.core.spelling import UnknownKey
 from testbed.experiments.runs.choice_names import CONF, GROUPS
+from testbed.experiments.runs.chosen_options import composed_options
 from testbed.experiments.runs.error_lines import error_behind, flat
 from testbed.experiments.runs.own_options import SCHEME, readers_of, register
 from testbed.experiments.runs.unread_values import check_unread
@@ -89,8 +90,8 @@ def composed(name: str, words: Sequence[str]) -> DictConfig:
     """The config of this name with the words, for its caller alone; `--config-name` of the words
     counts more.
 
-    The options are composed by Hydra, once for the same choices in a process; the values are set as
-    Hydra sets them.
+    The options are composed once for the same choices in a process; the values are set as Hydra
+    sets them.
     """
     read = read_words(words)
     name = read.name or name
@@ -128,7 +129,9 @@ def composed_by_hydra(
 @lru_cache(MOST_KEPT)
 def _kept(name: str, choices: Sequence[str]) -> bytes:
     """The composition of these options, pickled: read anew, in an eighth of a copy's time."""
-    return pickle.dumps(composed_by_hydra(name, choices))
+    overrides = [override for choice in choices for override in _parsed((choice,))]
+    config = composed_options(name, overrides)
+    return pickle.dumps(composed_by_hydra(name, choices) if config is None else config)
 
 
 def set_value(config: DictConfig, override: Override) -> None:
