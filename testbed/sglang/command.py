@@ -26,12 +26,12 @@ SCALED = re.compile(r"(\d+(?:\.\d+(?=[kMGT]$))?)(Ki|Mi|Gi|Ti|k|M|G|T)")
 
 
 class Option(NamedTuple):
-    """An option of the release's parser. count: of its values, as argparse's nargs; kind: of each
+    """An option of the release's parser. nargs: the count of its values; kind: of each
     value, a key of KINDS; choices: empty if any value is one.
     """
 
     names: tuple[str, ...]
-    count: str
+    nargs: str
     kind: str
     choices: tuple[str, ...]
 
@@ -100,8 +100,8 @@ def _parser() -> ArgumentParser:
     """SGLang's own library, with its options."""
     parser = _Parser(add_help=False, exit_on_error=False)
     for option in parser_options().values():
-        what: dict[str, Any] = {"nargs": None if option.count == ONE_VALUE else option.count}
-        if option.count == NO_VALUE:
+        what: dict[str, Any] = {"nargs": None if option.nargs == ONE_VALUE else option.nargs}
+        if option.nargs == NO_VALUE:
             what = {"action": "store_const", "const": ON}
         parser.add_argument(*option.names, dest=option.names[0], default=SUPPRESS, **what)
     return parser
@@ -109,7 +109,7 @@ def _parser() -> ArgumentParser:
 
 def _text(option: Option, value: Any) -> str:
     """The values of an option, with spaces between."""
-    if option.count == NO_VALUE:
+    if option.nargs == NO_VALUE:
         return ON
     values = value if isinstance(value, list) else [] if value is None else [value]
     return " ".join(map(option.read, values))
@@ -118,7 +118,7 @@ def _text(option: Option, value: Any) -> str:
 def _no_such_value(error: ArgumentError) -> InputError:
     """The refusal of an option whose values are too few, or that takes none."""
     name = str(error.argument_name).partition("/")[0]
-    if parser_options()[name].count == NO_VALUE:
+    if parser_options()[name].nargs == NO_VALUE:
         return InputError(key=f"{SERVE}: {name}", problem="takes no value", remedy="give it alone")
     return InputError(key=f"{SERVE}: {name}", problem="has no value", remedy="give one")
 

@@ -76,7 +76,8 @@ def server_with(command: Command, shape: ModelSpec, gpu: GpuSpec, kind: str) -> 
     page = page_size_of(model, gpu, kind, whole(values, "--page-size"))
     check_scheduling(values, limits.chunked_prefill_size, page)
     _check_memory(memory, gpu)
-    division = _window_division(values, model, limits) if windows else OnePool()
+    ratio = _window_ratio(values)
+    division = _window_division(values, model, limits, ratio) if windows else OnePool()
     pool = _pool(values, cells, page, int(memory.kv_cache * GIB), division)
     running = running_requests(limits.max_running_requests, pool.num_tokens, model.max_len)
     host = host_pool_of(values, pool)
@@ -163,10 +164,12 @@ def _pool(
     return token_pool(cells, page, division.of_tokens(asked, page))
 
 
-def _window_division(values: Mapping[str, str], model: ModelSpec, limits: Limits) -> Division:
+def _window_division(
+    values: Mapping[str, str], model: ModelSpec, limits: Limits, ratio: float
+) -> Division:
     """The rule for a model whose layers with a window have a pool of their own."""
     assert model.window is not None, "asked of a model with windows"
-    ratio, chunk = _window_ratio(values), limits.chunked_prefill_size
+    chunk = limits.chunked_prefill_size
     window, num_requests = model.window.size - 1, limits.max_running_requests
     if values.get("--disable-radix-cache") != ON or num_requests is None or chunk <= 0:
         return ByRatio(ratio, window)

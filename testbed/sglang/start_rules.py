@@ -47,7 +47,8 @@ def eviction_config(values: Mapping[str, str]) -> dict[str, int]:
     if EVICTION_CONFIG not in values:
         return {}
     try:
-        return TypeAdapter(dict[str, int]).validate_json(values[EVICTION_CONFIG], strict=True)
+        config = TypeAdapter(dict[str, int] | None)
+        return config.validate_json(values[EVICTION_CONFIG], strict=True) or {}
     except ValidationError:
         remedy = '\'{"threshold": 4096, "next_prompt_estimate": 512}\', say'
         problem = "is no JSON object of numbers"

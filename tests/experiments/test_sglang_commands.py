@@ -104,6 +104,12 @@ def test_sizes_have_the_scales_of_sglangs_parser():
     assert expanded == expand(plain, GPU)
 
 
+def test_no_parameters_of_an_eviction_policy_may_be_null():
+    plain = expand(f"{MODEL} --max-total-tokens 5000", GPU)
+    null = "--radix-eviction-policy-config null"
+    assert expand(f"{MODEL} --max-total-tokens 5000 {null}", GPU) == plain
+
+
 def test_an_option_takes_as_many_values_as_its_parser_says():
     command = read_command(f"{MODEL} --bucket-time-to-first-token 0.1 0.5 --tp=2 --model-checksum")
     assert command.values["--bucket-time-to-first-token"] == "0.1 0.5"
@@ -147,6 +153,7 @@ def test_overrides_take_precedence():
             ("does not start", "--disable-radix-cache"),
         ),
         (f"{MODEL} --schedule-conservativeness nan", ("conservativeness nan", "at least 0")),
+        (f"{MODEL} --swa-full-tokens-ratio 1.5", ("--swa-full-tokens-ratio 1.5", "at most 1")),
         (f"{HICACHE} --hicache-ratio inf", ("--hicache-ratio inf", "finite")),
         (f"{MODEL} --max-total-tokens many", ("--max-total-tokens many", "whole number")),
         (f"{MODEL} --mem-fraction-static 1.8", ("--mem-fraction-static", "below 1")),
