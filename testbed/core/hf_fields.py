@@ -114,26 +114,18 @@ class Fields:
         """The value of a key as a whole number of at least 1. Raises InputError for any other, and
         for a missing one without a default.
         """
-        value = self.get(key, default)
-        if type(value) is not int or value < 1:
-            raise InputError(
-                key=f"{self.path}: {key}",
-                value=repr(value),
-                problem="must be a whole number of at least 1",
-            )
-        return value
+        return self._checked(key, default, 1, "must be a whole number of at least 1")
 
     def count(self, key: str) -> int:
         """The value of a key as a whole number, 0 if it is missing or null. Raises InputError
         for any other.
         """
-        value = self.get(key, 0)
-        if type(value) is not int or value < 0:
-            raise InputError(
-                key=f"{self.path}: {key}",
-                value=repr(value),
-                problem="must be a whole number, 0 for none",
-            )
+        return self._checked(key, 0, 0, "must be a whole number, 0 for none")
+
+    def _checked(self, key: str, default: int | None, least: int, problem: str) -> int:
+        value = self.get(key, default)
+        if type(value) is not int or value < least:
+            raise InputError(key=f"{self.path}: {key}", value=repr(value), problem=problem)
         return value
 
     def refusal(self, key: str, problem: str, remedy: str = "") -> InputError:
