@@ -47,7 +47,7 @@ class OpenLoop:
             self._clock.call_at(self._next.arrival_ps, self.start)
 
 
-class AnswerDriven(Listener):
+class AnswerLoop(Listener):
     """Sends requests as the ends of others allow; a request that is rejected or cancelled has ended
     too. What follows an end at once misses the plan that is made at that very moment, as a client's
     would.
@@ -83,7 +83,7 @@ class AnswerDriven(Listener):
         """The request is one whose end may let others go."""
 
 
-class ClosedLoop(AnswerDriven):
+class ClosedLoop(AnswerLoop):
     """Sends the requests of a session workload to an engine, which reports when each has ended; its
     session goes on then.
     """
@@ -135,7 +135,7 @@ class ClosedLoop(AnswerDriven):
             self._open_next(0)
 
 
-class BoundedLoop(AnswerDriven):
+class BoundedLoop(AnswerLoop):
     """Sends requests at their own times, but none while max_in_flight are unanswered: it goes out
     when an answer ends, behind those that were due before it, and arrives then. With all times 0 it
     keeps max_in_flight unanswered, a closed loop by concurrency.
