@@ -317,10 +317,9 @@ def _policy_words(server: Server) -> list[str]:
 
 def _offloading_words(cache: LowerCache) -> list[str]:
     """Overrides for the cache below the device, of as many blocks as it has."""
-    values = {name: json.dumps(value) for name, value in cache.parameters.items()}
     return [
         f"policy={cache.policy}",
-        *(f"policy.{name}={value}" for name, value in values.items()),
+        *(f"policy.{name}={json.dumps(value)}" for name, value in cache.parameters.items()),
         "+tier@server.tiers.dram=dram",
         f"server.tiers.dram.size_gib={(cache.num_bytes + 1) / GIB!r}",
     ]
