@@ -13,6 +13,7 @@ from typing import Any, TypeAlias
 from testbed.core.hf_linears import Linear
 from testbed.core.hf_quantization import PATTERN, pair_of, rule_pattern
 
+HEAD = Linear("lm_head", ("lm_head",), 0)
 Bits: TypeAlias = Callable[[Linear], float | None]
 Config: TypeAlias = Mapping[str, Any]
 
@@ -44,9 +45,13 @@ def scheme_of(config: Config) -> Bits | None:
 
 
 def quantises_head(config: Config) -> bool:
-    """True if the output projection is quantised too."""
+    """True if the output projection is quantised too, which compressed-tensors has to name."""
     if config.get("quant_method") in ("gptq", "awq"):
         return bool(config.get("lm_head"))
+    if config.get("quant_method") == "compressed-tensors":
+        groups = (config.get("config_groups") or {}).values()
+        is_named = any(_matches(HEAD.name, _listed(group, "targets")) for group in groups)
+        return is_named and not _matches(HEAD.name, _listed(config, "ignore"))
     if config.get("quant_method") != "modelopt":
         return False
     values = config.get("quantization") or config

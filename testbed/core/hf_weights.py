@@ -9,7 +9,7 @@ from testbed.core.errors import InputError
 from testbed.core.hf_fields import Fields, types
 from testbed.core.hf_linears import OTHERWISE_NAMED, Linear, linears_of
 from testbed.core.hf_quantization import QUANTIZATION, quantization_of
-from testbed.core.hf_schemes import Bits, quantises_head, scheme_of
+from testbed.core.hf_schemes import HEAD, Bits, quantises_head, scheme_of
 from testbed.core.specs import FP8_BITS, ModelSpec
 
 # Ends of names of projections to latent vectors and to K and V, of which GPUs have copies
@@ -22,7 +22,6 @@ QUANTISE_ENCODERS: Mapping[str, tuple[str, ...]] = {
 }
 UNLESS = (("kimi_k25", "compressed-tensors"), ("gemma4", "fp8"))
 LAYER = re.compile(r"^model\.layers\.\d+\.")
-HEAD = Linear("lm_head", ("lm_head",), 0)
 LISTS = ("ignore", "ignored_layers", "modules_to_not_convert", "exclude_modules", "dynamic")
 
 
@@ -50,7 +49,7 @@ def with_weights(shape: ModelSpec, fields: Fields, kind: str) -> ModelSpec:
         shape = replace(shape, copied_bits=of_copied or usual)
     if quantises_head(config) and not shape.tied_embedding:
         shape = replace(shape, head_bits=_bits_of(fields, bits_of, HEAD))
-    elif config.get("lm_head") and shape.tied_embedding:
+    elif quantises_head(config) and config.get("quant_method") != "modelopt":
         raise fields.refusal(QUANTIZATION, "a quantised output projection beside a tied embedding")
     kinds = {bits for _, bits in found if bits is not None}
     is_of_fp8 = bool(kinds) and all(8 <= each < FP8_BITS for each in kinds)

@@ -6,8 +6,14 @@ Held against vLLM's own configuration by `testbed lockstep vllm --starts`.
 from typing import TYPE_CHECKING
 
 from testbed.core.hf_schemes import MXFP4_BITS
-from testbed.core.specs import ModelSpec
-from testbed.vllm.attention_backends import BLACKWELL, HOPPER, WIDEST_HEAD, keeps_each_state
+from testbed.core.specs import GpuSpec, ModelSpec
+from testbed.vllm.attention_backends import (
+    AMPERE,
+    BLACKWELL,
+    HOPPER,
+    WIDEST_HEAD,
+    keeps_each_state,
+)
 from testbed.vllm.checkpoints import Quantization
 from testbed.vllm.command import OFF, ON
 from testbed.vllm.generations import capability_of
@@ -117,11 +123,19 @@ def check_divided_parts(reader: OptionReader, model: ModelSpec, num_gpus: int) -
         )
 
 
+def _type_of_auto(gpu: GpuSpec, model: ModelSpec, quantization: Quantization) -> str | None:
+    """The type that vLLM computes in unless the command names one; None: bfloat16, or not known."""
+    if capability_of(gpu)[0] < AMPERE:
+        return FULL[1] if model.needs_range else HALF[1]
+    is_half = quantization.dtype in HALF and not model.needs_range
+    return quantization.dtype if is_half else None
+
+
 def check_types(reader: OptionReader, model: ModelSpec, quantization: Quantization) -> None:
     """Raise InputError for types of weights and of cached values that no backend combines."""
     cached, computed = reader.value(CACHE_TYPE), reader.value(DTYPE)
-    if computed in (None, "auto") and quantization.dtype in HALF and not model.needs_range:
-        computed = quantization.dtype
+    if computed in (None, "auto"):
+        computed = _type_of_auto(reader.gpu, model, quantization)
     of_experts = model.experts.bits if model.experts else None
     is_of_bfloat16 = quantization.needs_bfloat16 or of_experts == MXFP4_BITS
     if is_of_bfloat16 and computed in (*HALF, *FULL):

@@ -133,6 +133,19 @@ def test_the_output_projection_may_be_quantised_too(file_of):
 LEFT = {"-:.*layers\\.0\\..*": {}}
 
 
+def test_compressed_tensors_may_name_the_output_projection(file_of):
+    """The class Linear alone is none; a tied one is refused."""
+    weights = {"num_bits": 4, "type": "int", "symmetric": True, "group_size": 128}
+    group = {"targets": ["Linear", "re:.*lm_head"], "weights": {**weights, "strategy": "group"}}
+    named = {"quant_method": "compressed-tensors", "config_groups": {"group_0": group}}
+    assert model_of(file_of(named)).head_bits == 4 + 16 / 128
+    assert model_of(file_of({**named, "ignore": ["lm_head"]})).head_bits is None
+    plain = {**named, "config_groups": {"group_0": {**group, "targets": ["Linear"]}}}
+    assert model_of(file_of(plain)).head_bits is None
+    tied = {**LLAMA, "tie_word_embeddings": True}
+    refuses("tied embedding", model_of, file_of(named, tied))
+
+
 @pytest.mark.parametrize("kept", [{"lm_head": True}, {"dynamic": LEFT}])
 def test_stages_of_layers_of_other_bits_are_not_modelled(file_of, kept):
     """Each stage of vLLM has the bytes of its own layers, and not the model's mean."""

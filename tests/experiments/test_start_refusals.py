@@ -176,6 +176,16 @@ def test_a_value_that_the_parser_or_the_configuration_refuses(words, release, pr
     refuses(problem, fits, f"{LLAMA} {words}", release)
 
 
+def test_a_cache_of_16_bits_has_the_type_that_the_gpu_computes_in():
+    """A T4 serves a checkpoint of bfloat16 in float16."""
+    small, newest = (
+        "vllm serve meta-llama/Llama-3.2-1B --max-model-len 2048",
+        release_numbered("0.33"),
+    )
+    assert fit_of(f"{small} --kv-cache-dtype float16", "t4", newest).num_blocks
+    refuses("incompatible", fit_of, f"{small} --kv-cache-dtype bfloat16", "t4", newest)
+
+
 @pytest.mark.parametrize(
     ("words", "release"),
     [
