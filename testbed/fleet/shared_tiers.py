@@ -17,7 +17,7 @@ class SharedTiers:
 
     The transfers of all engines share a tier's link, as those of one engine would. An engine that
     fails leaves in a tier what has landed there. When the content of a tier changes, every engine
-    makes a new plan at its next iteration boundary.
+    with requests, or with blocks to store, makes a new plan at its next iteration boundary.
     """
 
     def __init__(self, clock: Clock, names: Iterable[str]) -> None:
@@ -73,8 +73,9 @@ class SharedTiers:
                 )
 
     def _replan(self) -> None:
-        for engine in self._engines:
-            engine.replan()
+        for engine, sharer in self._engines.items():
+            if engine.outputs.requests or sharer.has_stores():
+                engine.replan()
 
 
 def named(tiers: Mapping[str, LowerTier], names: Iterable[str]) -> dict[str, LowerTier]:

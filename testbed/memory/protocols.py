@@ -554,6 +554,9 @@ class SharesTiers(Protocol):
             tier: its name.
         """
 
+    def has_stores(self) -> bool:
+        """True if its next plan may begin to store something below."""
+
     def leave_tiers(self) -> None:
         """None of its transfers will land: what they read is unpinned, and what they were to write
         is free.

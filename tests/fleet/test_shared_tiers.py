@@ -17,6 +17,7 @@ from testbed.fleet.faults import Fault
 from testbed.fleet.fleet_rules import FleetRules
 from testbed.fleet.fleet_simulation import simulate_fleet
 from testbed.fleet.routers.router import Router
+from testbed.fleet.shared_tiers import SharedTiers
 from testbed.memory.policy import PoolSpec, Tier
 from testbed.memory.tiers.store_rules import BeforeEviction, WriteBack
 from testbed.memory.tiers.tiered_caching import TieredCaching
@@ -97,6 +98,22 @@ def test_loads_of_two_engines_share_the_link_equally():
 def test_a_block_that_one_engine_is_storing_is_not_stored_by_another():
     fleet, _ = run([prompt(0, 0, 1), prompt(1, 3, 1)])
     assert [counters(fleet, number)["stored_blocks"] for number in (0, 1)] == [8, 0]
+
+
+def test_an_engine_without_requests_and_stores_need_not_plan_when_a_tier_changes(monkeypatch):
+    requests = [prompt(10 * n + n % 3, 7 * n, n % 4, output_len=2 + 9 * (n % 2)) for n in range(30)]
+    store = BeforeEviction(16)
+    fleet, firsts = run(requests, 3, store=store)
+
+    def replan_all(tiers):
+        for engine in tiers._engines:
+            engine.replan()
+
+    monkeypatch.setattr(SharedTiers, "_replan", replan_all)
+    plain, plain_firsts = run(requests, 3, store=store)
+    assert firsts == plain_firsts
+    assert [counters(fleet, n) for n in range(3)] == [counters(plain, n) for n in range(3)]
+    assert counters(fleet, 0)["stored_blocks"] > 0
 
 
 def test_an_exclusive_tier_loses_what_an_engine_has_loaded_unless_another_loads_it_too():

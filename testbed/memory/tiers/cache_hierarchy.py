@@ -196,7 +196,10 @@ class CacheHierarchy:
             return ON_DEVICE
         if node in self.loading:
             return ON_THE_WAY
-        return next((i for i, tier in enumerate(self.tiers, 1) if tier.has(node)), None)
+        for place, tier in enumerate(self.tiers, 1):
+            if tier.has(node):
+                return place
+        return None
 
     def _begin(self, transfer: InTransit) -> Transfer:
         self._num_transfers += 1

@@ -1,6 +1,6 @@
 """The device's pool of a cache hierarchy, whose blocks transfers may pin."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from testbed.memory.prefix_cache.caching_pool import CachingPool
 from testbed.memory.prefix_cache.eviction.order import EvictionOrder
@@ -74,21 +74,24 @@ class PinnedPool(CachingPool):
         for node in kept:
             node.evictable = False  # an order with ghosts passes over it, as over a held one
         while len(freed) < count:
-            node = self.order.victim()
-            if not node.evictable:
-                aside.append(node)
-                continue
-            self.evicting(node)
-            self.evictions += 1
-            self.num_unreferenced -= 1
-            (block,) = self.index.drop([node])
-            if block not in self.pins:
-                freed.append(block)
+            blocks = self.index.drop(self._victims(count - len(freed), aside))
+            self.evictions += len(blocks)
+            self.num_unreferenced -= len(blocks)
+            freed += [block for block in blocks if block not in self.pins]
         for node in kept:
             node.evictable = True
         self.free[:0] = freed[::-1]
         self.order.add(aside)
         self.were_cached = [True] * count
+
+    def _victims(self, count: int, aside: list[Node]) -> Iterator[Node]:
+        """The next `count` victims, but for those that are kept, which are put aside."""
+        for node in self.order.victims(count):
+            if node.evictable:
+                self.evicting(node)
+                yield node
+            else:
+                aside.append(node)
 
     def _kept_nodes(self) -> list[Node]:
         nodes = [self.index.holder[block] for block in self.kept]

@@ -11,6 +11,7 @@ from testbed.core.slots import (
     DEVICE,
     GRANTED,
     HOST,
+    NO_OPS,
     Answer,
     Answers,
     CacheHit,
@@ -118,7 +119,7 @@ class TieredCaching(PrefixCaching):
             LowerTier(tier.name, tier.num_slots // block_size, block_size) for tier in self._lower
         ]
         self._hierarchy = CacheHierarchy(self._device, tiers, block_size, exclusive)
-        self._to_store: dict[tuple[int, Node], Use] = {}  # by tier and node, in order
+        self._to_store: list[dict[Node, Use]] = [{} for _ in tiers]  # of each tier, in order
         self._uses: dict[int, Use] = {}  # by seq_id, of what was admitted with a prompt
         self._refused: set[tuple[int, int]] = set()  # (seq_id, num_tokens) of loads
 
@@ -181,13 +182,11 @@ class TieredCaching(PrefixCaching):
     def background(self) -> Ops:
         for node in self._store.ahead(self._device):
             self._choose([node], Use())
-        chosen, self._to_store = self._to_store, {}
-        targets = range(1, len(self._lower) + 1)
+        if not any(self._to_store):
+            return NO_OPS
+        chosen, self._to_store = self._to_store, [{} for _ in self._to_store]
         stores = [
-            self._hierarchy.begin_store(
-                at, {node: use for (tier, node), use in chosen.items() if tier == at}
-            )
-            for at in targets
+            self._hierarchy.begin_store(target, nodes) for target, nodes in enumerate(chosen, 1)
         ]
         return Ops(background=tuple(transfer for transfer in stores if transfer is not None))
 
@@ -217,9 +216,7 @@ class TieredCaching(PrefixCaching):
     def guaranteed_steps(self, batch: Batch) -> int:
         """No store begins within them, nor does an iteration wait for one."""
         index: BlockIndex = batch.indexes.get(self) or batch.index(self, self._index)
-        if index.tails or not batch.sequences or self._to_store:
-            return 0
-        if any(self._hierarchy.can_store(1, node) for node in self._store.ahead(self._device)):
+        if index.tails or not batch.sequences or self.has_stores():
             return 0
         num_blocks = self._store.guaranteed_blocks(self._device)
         if self._device.index.on_event is not None:  # see PrefixCaching.guaranteed_steps
@@ -261,6 +258,11 @@ class TieredCaching(PrefixCaching):
     def transfers_of(self, tier: str) -> tuple[list[int], list[int]]:
         return self._hierarchy.transfers_of(tier)
 
+    def has_stores(self) -> bool:
+        return any(self._to_store) or any(
+            self._hierarchy.can_store(1, node) for node in self._store.ahead(self._device)
+        )
+
     def leave_tiers(self) -> None:
         self._hierarchy.give_up()
 
@@ -268,8 +270,7 @@ class TieredCaching(PrefixCaching):
         return {**super().counters(), **self._hierarchy.moved}
 
     def _evicting(self, node: Node) -> None:
-        use = Use()
-        if self._store.at_eviction and self._hierarchy.write_back(node, use):
+        if self._store.at_eviction and self._hierarchy.write_back(node, use := Use()):
             self._choose([node], use, 2)
 
     def check(self) -> None:
@@ -305,8 +306,8 @@ class TieredCaching(PrefixCaching):
         )  # pinned blocks are not available anyway
 
     def _choose(self, nodes: Iterable[Node], use: Use, target: int = 1) -> None:
-        if target <= len(self._lower):
-            self._to_store |= {(target, node): use for node in nodes}
+        if target <= len(self._to_store):
+            self._to_store[target - 1].update(dict.fromkeys(nodes, use))
 
     def _after_writes(self, grant: Grant) -> Grant:
         if not self._hierarchy.written:

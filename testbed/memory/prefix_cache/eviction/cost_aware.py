@@ -1,6 +1,6 @@
 """Greedy-Dual: blocks that are cheap to recompute are evicted first."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from testbed.core.units import NonNegative
 from testbed.memory.prefix_cache.eviction.ranked import Ranked
@@ -35,25 +35,27 @@ class CostAware(Ranked):
             self._inner.pop(node, None)
 
     def victim(self) -> Node:
-        node = self._leaf()
-        parent = node.parent
-        self._floor = max(self._floor, node.memo)
-        if parent is not None and parent in self._inner and parent.children == 1:
-            del self._inner[parent]
-            self._push(parent, parent.memo)
-        return node
+        return next(self.victims(1))
 
-    def _leaf(self) -> Node:
-        """The block of least worth with nothing cached behind it. Blocks of less worth that have
+    def victims(self, count: int) -> Iterator[Node]:
+        """The blocks of least worth with nothing cached behind them. Blocks of less worth that have
         something behind them are set aside in `_inner` until their last child is evicted.
         """
-        while self._num_unreferenced > len(self._inner):
-            node = self._pop()
-            if not node.children:
-                break
-            self._inner[node] = None
-        else:
-            node = next(iter(self._inner))
-            del self._inner[node]
-        self._num_unreferenced -= 1
-        return node
+        inner = self._inner
+        for _ in range(count):
+            while self._num_unreferenced > len(inner):
+                node = self._pop()
+                if not node.children:
+                    break
+                inner[node] = None
+            else:
+                node = next(iter(inner))
+                del inner[node]
+            self._num_unreferenced -= 1
+            if node.memo > self._floor:
+                self._floor = node.memo
+            parent = node.parent
+            if parent in inner and parent.children == 1:
+                del inner[parent]
+                self._push(parent, parent.memo)
+            yield node

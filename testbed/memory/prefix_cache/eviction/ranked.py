@@ -29,8 +29,9 @@ class Ranked(EvictionOrder):
         """The rank of a node that is evictable now."""
 
     def add(self, nodes: Sequence[Node]) -> None:
+        rank, push = self.rank, self._push
         for node in nodes:
-            self._push(node, self.rank(node))
+            push(node, rank(node))
         self._num_unreferenced += len(nodes)
         if len(self._heap) > 64 + 2 * self._num_unreferenced:
             self._heap = [entry for entry in self._heap if entry[1] == entry[2].ticket]
