@@ -18,6 +18,7 @@ first; the cache always contains whole chains from the root.
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
+from testbed.core.garbage import rare_collections
 from testbed.core.request import Rows
 from testbed.memory.prefix_cache.caching_pool import CachingPool
 from testbed.memory.prefix_cache.eviction.order import EvictionOrder, oracle_of
@@ -65,10 +66,11 @@ def replay(prompts: Iterable[Prompt], num_blocks: int | None, order: EvictionOrd
     if oracle is not None:
         oracle.foresee(pool.index.chain(contents) for contents in chains)
     hits = []
-    for contents in chains:
-        if oracle is not None:
-            oracle.requested(pool.index.chain(contents))
-        hits.append(serve(pool, contents))
+    with rare_collections():
+        for contents in chains:
+            if oracle is not None:
+                oracle.requested(pool.index.chain(contents))
+            hits.append(serve(pool, contents))
     return Replayed(hits, total, pool.evictions)
 
 
