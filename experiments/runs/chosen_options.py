@@ -124,7 +124,7 @@ class _Choices:
             if name == SELF:
                 parts[number] = [own]
             elif INTERPOLATION in (name or ""):
-                following[number] = entry
+                following[number] = entry._replace(name=name)
             elif not entry.is_override:
                 parts[number] = self.parts(entry._replace(name=name))
         for number, entry in following.items():

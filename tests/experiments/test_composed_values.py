@@ -99,6 +99,7 @@ def test_a_study_is_composed_at_its_group():
         ["~policy"],
         ["policy=[paged,radix]"],
         ["server=of-${policy}"],
+        ["+system=vllm-v1", "server=h200", "+tier@server.num_blocks=dram"],  # which follows
     ],
     ids=" ".join,
 )
