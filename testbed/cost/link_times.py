@@ -6,6 +6,7 @@ and tiers use it.
 """
 
 from collections.abc import Iterable, Mapping
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -101,9 +102,17 @@ class MeasuredLink:
 
 def measured_link(model: ModelSpec, server: ServerSpec) -> MeasuredLink:
     """The link of a server whose GPU names measured transfers."""
-    return MeasuredLink(
-        model, server.num_gpus, LinkTimes(rows(read_transfers(server.gpu), SECTION))
-    )
+    of_gpu = link_times if Path(str(server.gpu.transfers)).is_file() else shipped_link_times
+    return MeasuredLink(model, server.num_gpus, of_gpu(server.gpu))
+
+
+def link_times(gpu: GpuSpec) -> LinkTimes:
+    """The times in the file that a GPU names."""
+    return LinkTimes(rows(read_transfers(gpu), SECTION))
+
+
+# Without files of the user's, which alone may change: read once for the runs of a process
+shipped_link_times = lru_cache(maxsize=64)(link_times)
 
 
 def read_transfers(gpu: GpuSpec) -> Mapping[str, Any]:

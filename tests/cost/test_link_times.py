@@ -214,6 +214,20 @@ def test_file_of_another_kind_is_refused(tmp_path, change, problem):
     refuses(problem, read_transfers, replace(H200, transfers=str(path)))
 
 
+def test_a_changed_file_of_the_user_is_read_anew(tmp_path):
+    path = tmp_path / "mine.json"
+    values = json.loads((HARDWARE / "h200.json").read_text())
+    moves = counted((Move(DEVICE, HOST, (Copy(0, 0, 16),)),))
+    mine, times_ps = server(replace(H200, transfers=str(path))), []
+    for factor in (1, 2):
+        points = [[*key, factor * ps / 1e6] for key, ps in POINTS]  # the file has microseconds
+        values["sections"]["transfers"]["points"] = points
+        path.write_text(json.dumps(values))
+        times_ps.append(measured_link(OPT, mine).copied(OUT, moves))
+    shipped_ps = measured_link(OPT, server()).copied(OUT, moves)
+    assert times_ps == pytest.approx([shipped_ps, 2 * shipped_ps])
+
+
 PLAIN = replace(read_model("llama-3-8b"), name="small", num_layers=4)
 MODEL = replace(
     PLAIN, window=Window(64, 2), states=States(1, 1000, 500), experts=Experts(8, 2, 128)
