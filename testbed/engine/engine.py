@@ -162,6 +162,9 @@ class Engine:
             plain_int(policy, "max_seq_len()", longest)
         if final_len > longest:
             return f"{request.num_seqs} x {final_len} tokens do not fit the empty pool"
+        most = self.scheduler.max_output_len(prompt_len)
+        if most is not None and request.output_len > most:
+            return f"its output would be ended at {most} tokens, for which there is room"
         return ""
 
     def cancel(self, request_id: int) -> bool:

@@ -172,6 +172,12 @@ class Scheduler(ABC):
         self.state.leave_batch(group)
         self.state.release(group, FINISHED)
 
+    def max_output_len(self, prompt_len: int) -> int | None:
+        """The output tokens at which the server would end a request of such a prompt; None: it ends
+        none. An engine rejects requests that have more.
+        """
+        return None
+
     def note(self, max_len: int) -> str | None:
         """A note before a run whose sequences may have max_len tokens; the run's first lines have
         it.

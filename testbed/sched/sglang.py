@@ -105,6 +105,9 @@ class SGLang(Scheduler):
         self._tokens_of_last = self._tokens_of_running = 0
         self._has_samples = False
 
+    def max_output_len(self, prompt_len: int) -> int | None:
+        return max(self.outputs.most(prompt_len), 1)  # a token is generated in any case
+
     def columns_read(self) -> tuple[str, ...]:
         return (*["priority"] * self.by_priority, *["max_new_tokens"] * self.ignore_eos)
 

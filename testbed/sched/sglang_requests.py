@@ -8,8 +8,7 @@ MOST_RESERVED = 4096  # SGLANG_CLIP_MAX_NEW_TOKENS_ESTIMATION
 
 class DeclaredOutputs:
     """The declared outputs of requests, as SGLang cuts them on arrival (init_req_max_new_tokens),
-    and what of them is known to be generated. SGLang ends an output that it cuts so; here such a
-    request has its whole output, of which the rest is not reserved.
+    and what of them is known to be generated.
 
     in_flight: groups whose next token is computed in an iteration whose results are not known yet.
     """
@@ -20,14 +19,16 @@ class DeclaredOutputs:
         self._max_len = min(context_length or total, total) - 1
         self.in_flight: set[SequenceGroup] = set()
 
+    def most(self, prompt_len: int) -> int:
+        """Output tokens at which SGLang ends a request of such a prompt, whatever it declares."""
+        paged = ceil_div(prompt_len, self._page_size) * self._page_size
+        fitting = min(self._max_len - prompt_len, self._total - paged - self._page_size)
+        return max(fitting - 1, 0)
+
     def declared(self, group: SequenceGroup) -> int:
         """Output tokens at most; without a declared number as many as fit."""
-        request, size = group.request, self._page_size
-        paged = ceil_div(request.prompt_len, size) * size
-        most = min(self._max_len - request.prompt_len, self._total - paged - size) - 1
-        if request.max_new_tokens is not None:
-            most = min(most, request.max_new_tokens)
-        return max(most, 0)
+        most, declared = self.most(group.request.prompt_len), group.request.max_new_tokens
+        return most if declared is None else max(min(most, declared), 0)
 
     def generated(self, group: SequenceGroup) -> int:
         """Output tokens whose results are known."""
@@ -38,13 +39,8 @@ class DeclaredOutputs:
         return min(max(self.declared(group) - self.generated(group), 0), MOST_RESERVED)
 
     def ends_in_flight(self, group: SequenceGroup) -> bool:
-        """True if the token in flight is the last one that the request declares."""
-        declared = group.request.max_new_tokens
-        return (
-            declared is not None
-            and group in self.in_flight
-            and self.generated(group) + 1 >= declared
-        )
+        """True if the token in flight is the last one that the request may have."""
+        return group in self.in_flight and self.generated(group) + 1 >= self.declared(group)
 
 
 class RetractionOrder:

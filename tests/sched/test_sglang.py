@@ -5,10 +5,12 @@ from collections import defaultdict
 import pytest
 from manual_driver import ManualDriver
 from refusals import check_refusal
+from tiny import FastMillisecond
 
 import testbed as front
 from testbed.core.request import PS, Request
 from testbed.core.sequence import Sequence, SequenceGroup
+from testbed.engine.simulation import simulate
 from testbed.memory.paged.paged import Paged
 from testbed.memory.policy import PoolSpec
 from testbed.memory.prefix_cache.prefix_caching import PrefixCaching
@@ -94,6 +96,25 @@ def test_a_declared_output_ends_where_context_or_memory_do(
     request = Request(0, 0, 10, 99, max_new_tokens=declared).incoming
     outputs = DeclaredOutputs(total, page_size, context)
     assert outputs.declared(SequenceGroup(request, [Sequence(0, request)])) == most
+
+
+@pytest.mark.parametrize("kind", [SGLang, OverlappedSGLang])
+def test_a_request_whose_output_sglang_would_cut_is_rejected(kind):
+    """Of 9 slots SGLang gives a prompt of 2 tokens 5 more, as its own scheduler does."""
+    limits = {"max_running_requests": 10, "context_length": 10**6}
+    scheduler = kind(Radix(PoolSpec(9, 10**6), 1), Recompute(), **limits)
+    requests = [Request(number, 0, 2, 5 + number, max_new_tokens=250) for number in range(2)]
+    recorder = simulate(requests, scheduler, FastMillisecond(), 10**6)
+    assert (recorder.totals.finished, recorder.totals.generated) == (1, 5)
+    assert list(recorder.rejections) == [1]
+
+
+def test_an_output_that_is_cut_takes_no_step_behind_its_last_token():
+    driver, (group,) = driven_by_hand(9, OverlappedSGLang, Radix, [(2, 5)], declared=250)
+    plans, outcomes = zip(*[driver.step() for _ in range(5)], strict=True)
+    assert [plan.decode_seqs for plan in plans] == [0, 1, 1, 1, 1]
+    assert outcomes[4].finished == [group]
+    assert driver.ahead.is_idle
 
 
 def test_a_refusal_closes_the_door_until_a_request_has_left():
@@ -277,12 +298,14 @@ def test_the_plug_in_check_passes(kind):
     assert front.check(name, max_running_requests=6, context_length=200) is None
 
 
-def driven_by_hand(num_slots, kind, policy, requests, **options):
-    """A driver with these (prompt, output) requests, and their groups."""
+def driven_by_hand(num_slots, kind, policy, requests, declared=None, **options):
+    """A driver with these (prompt, output) requests, and their groups; declared: their number of
+    output tokens, if it is another one.
+    """
     limits = {"max_running_requests": 10, "context_length": 10**6, **options}
     driver = ManualDriver(kind(policy(PoolSpec(num_slots, 10**6), 1), Recompute(), **limits))
     groups = [
-        driver.add(Request(number, 0, prompt, output, max_new_tokens=output))
+        driver.add(Request(number, 0, prompt, output, max_new_tokens=declared or output))
         for number, (prompt, output) in enumerate(requests)
     ]
     return driver, groups

@@ -137,7 +137,8 @@ def served(setup: Setup) -> tuple[list[Request], int]:
 
     def fits(request: Request) -> bool:
         most = min(setup.model.max_len, policy.max_seq_len(request.prompt_len, 1))
-        return request.final_len <= most
+        longest = setup.scheduler.max_output_len(request.prompt_len)
+        return request.final_len <= most and (longest is None or request.output_len <= longest)
 
     fitting = list(filter(fits, requests))
     if not fitting:
