@@ -204,7 +204,12 @@ class Rows:
     @property
     def sessions(self) -> Column | None:
         """The session of each row, by the trace's turns or by its column."""
-        return self.session if self.turns is None else self.turns.session
+        return self.session if self.turns is None else self.closed_sessions
+
+    @property
+    def closed_sessions(self) -> Column | None:
+        """The session of each row by its turns; None: rows do not wait for answers."""
+        return None if self.turns is None else self.turns.session
 
     def prompts(self) -> Iterator[tuple[tuple[int, ...], int, int]]:
         """The content ids, tokens per id and length of every prompt."""

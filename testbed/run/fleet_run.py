@@ -37,7 +37,7 @@ def run_fleet(setup: Setup, fleet: FleetSetup, watch: Watch) -> Result:
             pool_slots,
             setup.window_ps,
             setup.slo,
-            setup.workload.rows.sessions,
+            setup.workload.rows.closed_sessions,
         ),
         **beside(setup, merged, counters),
         **handovers_of(done),

@@ -152,7 +152,7 @@ def summarize(
     sessions: Column | None = None,
 ) -> dict[str, Any]:
     """The content of summary.json; batch and memory are averages over the window, or over the whole
-    run. sessions: that of each request by its id, if requests have such.
+    run. sessions: that of each request by its id, if requests wait for the answers of theirs.
     """
     totals, end_ps = recorder.totals, recorder.end_ps
     averaged, elapsed_ps = _window(recorder, window_ps)

@@ -97,7 +97,7 @@ def _summary(setup: Setup, recorder: Recorder, overloaded: float | None) -> dict
         setup.pool.num_slots,
         setup.window_ps,
         setup.slo,
-        setup.workload.rows.sessions,
+        setup.workload.rows.closed_sessions,
     )
     extra = beside(setup, recorder, setup.scheduler.policy.counters())
     extra |= {STOPPED: overloaded, **drafts_of(setup.scheduler)}

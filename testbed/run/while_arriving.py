@@ -31,8 +31,9 @@ def while_arriving(
     all answers that took longer than the first half.
 
     num_arrived: of the whole run. inside: True for each request in the log that met the objectives;
-    with it the rate of these too. sessions: that of each request by its id; the time ends if fewer
-    are open than before. None: all requests arrive at once, or the run was stopped.
+    with it the rate of these too. sessions: that of each request by its id, if requests wait for
+    the answers of theirs; the time ends if fewer are open than before. None: all requests arrive at
+    once, or the run was stopped.
     """
     columns = log.columns()
     arrival_ps, finish_ps = columns["arrival_ps"], columns["finish_ps"]

@@ -1,6 +1,7 @@
 """Rates in the second half of the arrivals, worked out by hand."""
 
 import numpy as np
+import pandas as pd
 import pytest
 
 import testbed
@@ -78,6 +79,15 @@ def test_the_time_of_sessions_ends_as_fewer_are_open():
     assert (rates["from_s"], rates["to_s"]) == (3, 6)
     at_once = while_arriving(log(rows[:3]), 3, sessions=np.array([0, 1, 0]))
     assert at_once["to_s"] == 3  # all have started, and one ends
+
+
+def test_sessions_whose_requests_wait_for_no_answer_do_not_end_the_time():
+    """The one that starts last starts at 1 s; the first one ends as the server is done."""
+    table = {"prompt_len": [900] * 4, "output_len": [900] * 4, "session": [0, 1, 1, 0]}
+    table["arrival_s"] = [0, 1, 2, 4]
+    for options in ({}, {"replicas": 2, "router": "round_robin"}):
+        options |= {"model": "llama-3-8b", "gpu": "l40s", "trace": pd.DataFrame(table)}
+        assert testbed.simulate(**options).summary[WHILE_ARRIVING]["to_s"] == 4
 
 
 def test_a_server_that_keeps_up_completes_what_arrives_and_a_fleet_too():
