@@ -102,4 +102,15 @@ class SimClock(SharedClock):
         return alarm
 
     def start(self, process: Process) -> simpy.Process:
-        return self.env.process(process)
+        loop = self.env.process(process)
+        loop.callbacks.append(_raise_error)
+        return loop
+
+
+def _raise_error(loop: simpy.Event) -> None:
+    """Raise the error that ended the loop of an engine. SimPy makes another one of its arguments,
+    unless the run waits for this loop, and an InputError has none.
+    """
+    error: Any = loop.value
+    if not loop.ok:
+        raise error

@@ -21,6 +21,19 @@ def test_no_alarm_rings_after_the_end_of_time(clock):
         first.set(UNBOUNDED + 1)
 
 
+def test_an_error_of_any_engine_is_raised_as_it_is(clock):
+    """Also while the run waits for another one's end."""
+
+    def failing():
+        yield clock.env.timeout(1)
+        raise InputError(key="cost", problem="has no time for this")
+
+    other = clock.start(turns(clock, clock.alarms[0], [5], []))
+    clock.start(failing())
+    with pytest.raises(InputError, match="cost"):
+        clock.env.run(until=other)
+
+
 @pytest.fixture
 def clock():
     clock = SimClock()
