@@ -16,17 +16,22 @@ MIXER = ("mixer", "mixer", "mixer.experts", "mixer.shared_experts", "mixer")
 NAMES_OF = {
     "llama4": LLAMA_4,
     "nemotron_h": MIXER,
-    **dict.fromkeys(("mixtral", "phimoe", "minimax_m2", "granitemoe"), IN_BLOCK),
+    **dict.fromkeys(("mixtral", "phimoe", "granitemoe"), IN_BLOCK),
     **dict.fromkeys(("qwen2_moe", "qwen3_next", "qwen3_5_moe"), ONE_SHARED),
 }
+# The matrices of an expert, and their names in files of some types, which newer releases match
+OF_EXPERT, NUMBERED = ("gate_proj", "up_proj", "down_proj"), ("w1", "w2", "w3")
+WITH_NUMBERS = ("mixtral", "minimax_m2", "phimoe")
 ONE_MATRIX_OF_GATES = ("qwen3_next",)  # of a gated delta net; other types have two
-OTHERWISE_NAMED = ("opt", "gpt_neox", "phi", "starcoder2")
+OTHERWISE_NAMED = ("opt", "gpt_neox", "phi", "starcoder2", "gpt_oss")
+# Whose class gives the output projection no method of quantisation
+WHOLE_HEAD = ("gpt_oss", "opt", "phimoe", "qwen3_next")
 Rows: TypeAlias = tuple[tuple[int, int], ...]
 
 
 class Linear(NamedTuple):
     """A layer of vLLM's. parts: the matrices in a checkpoint that it consists of. is_routed: the
-    experts of a layer, all together.
+    experts of a layer, all together. of_expert: the matrices of the first one, by each name.
 
     columns: inputs that GPUs divide; 0: each GPU has all. rows: outputs that they divide, of each
     matrix: the heads or values that stay whole, and the outputs of one.
@@ -38,6 +43,7 @@ class Linear(NamedTuple):
     is_routed: bool = False
     columns: int = 0
     rows: Rows = ()
+    of_expert: tuple[str, ...] = ()
 
 
 def linears_of(shape: ModelSpec, kind: str) -> Iterator[Linear]:
@@ -59,9 +65,15 @@ def linears_of(shape: ModelSpec, kind: str) -> Iterator[Linear]:
             yield from _network(shape, at + dense, shape.ffn_size)
             continue
         num_params = experts.count * shape.expert_params
-        yield Linear(at + routed, (at + routed,), num_params, True, columns=experts.size)
+        yield _routed(at + routed, num_params, experts.size, kind)
         if experts.shared_size:
             yield from _network(shape, at + shared, experts.shared_size)
+
+
+def _routed(name: str, num_params: int, columns: int, kind: str) -> Linear:
+    matrices = (*OF_EXPERT, *(NUMBERED if kind in WITH_NUMBERS else ()))
+    first = tuple(f"{name}.0.{matrix}" for matrix in matrices)
+    return Linear(name, (name,), num_params, True, columns=columns, of_expert=first)
 
 
 def _plain(module: str, name: str, num_params: int, columns: int = 0, rows: Rows = ()) -> Linear:

@@ -30,7 +30,6 @@ MODELOPT = {
 }
 MIXED = "MIXED_PRECISION"  # ModelOpt's, with an algorithm for each layer
 OF_STATES = ".in_proj_qkvz"  # stands for all matrices of a layer with a state
-OF_EXPERT = (".0.gate_proj", ".0.up_proj", ".0.w1")  # matrices of one, whose names are matched
 # The part of a name before the layers, in checkpoints and in vLLM, and before those of an encoder
 BEFORE_LAYERS = re.compile(r"^(model\.language_model|language_model\.model|backbone)\.")
 BEFORE_ENCODER = re.compile(r"^model\.(?=(visual|vision_tower)\b)")
@@ -149,22 +148,19 @@ def _compressed(config: Config) -> Bits | None:
         return None
 
     def bits_of(linear: Linear) -> float | None:
-        named = linear
-        if linear.is_routed:
-            named = linear._replace(parts=tuple(linear.name + end for end in OF_EXPERT))
-        if _any_or_each(named, ignored):
+        if _is_named(linear, ignored):
             return None
-        by_name = (bits for names, bits in targets if _any_or_each(named, names))
+        by_name = (bits for names, bits in targets if _is_named(linear, names))
         by_class = (bits for names, bits in targets if "Linear" in names)
         return next(by_name, None) or next(by_class, None)
 
     return bits_of
 
 
-def _any_or_each(linear: Linear, patterns: Sequence[str]) -> bool:
-    if linear.is_routed:
-        return any(_matches(name, patterns) for name in linear.parts)
-    return _is_left(linear, lambda name: _matches(name, patterns))
+def _is_named(linear: Linear, patterns: Sequence[str]) -> bool:
+    """True if patterns match a layer, or of experts each matrix of the first one."""
+    named = linear._replace(name="", parts=linear.of_expert) if linear.is_routed else linear
+    return _is_left(named, lambda name: _matches(name, patterns))
 
 
 def _is_attention(names: Sequence[str]) -> bool:

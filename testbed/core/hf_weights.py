@@ -1,13 +1,13 @@
 """Types of a checkpoint's weights and cached values, as a Hugging Face config.json says them."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
 from testbed.core.errors import InputError
 from testbed.core.hf_fields import Fields, types
-from testbed.core.hf_linears import OTHERWISE_NAMED, Linear, linears_of
+from testbed.core.hf_linears import OTHERWISE_NAMED, WHOLE_HEAD, Linear, linears_of
 from testbed.core.hf_quantization import QUANTIZATION, quantization_of
 from testbed.core.hf_schemes import HEAD, Bits, quantises_head, scheme_of
 from testbed.core.specs import FP8_BITS, ModelSpec
@@ -47,9 +47,10 @@ def with_weights(shape: ModelSpec, fields: Fields, kind: str) -> ModelSpec:
     of_copied = _mean(copied, sum(count for count, _ in copied), shape)
     if copied and of_copied != bits:
         shape = replace(shape, copied_bits=of_copied or usual)
-    if quantises_head(config) and not shape.tied_embedding:
+    has_bits = quantises_head(config) and kind not in WHOLE_HEAD
+    if has_bits and not shape.tied_embedding:
         shape = replace(shape, head_bits=_bits_of(fields, bits_of, HEAD))
-    elif quantises_head(config) and config.get("quant_method") != "modelopt":
+    elif has_bits and config.get("quant_method") != "modelopt":
         raise fields.refusal(QUANTIZATION, "a quantised output projection beside a tied embedding")
     kinds = {bits for _, bits in found if bits is not None}
     is_of_fp8 = bool(kinds) and all(8 <= each < FP8_BITS for each in kinds)
@@ -108,10 +109,25 @@ def _scheme(fields: Fields, config: Mapping[str, Any], kind: str) -> Bits:
             problem="is none of fp8, mxfp4, gptq, awq, modelopt, compressed-tensors with bits",
             remedy="give the unquantized config.json, and weight_bits",
         )
-    names = [name for key in LISTS for name in config.get(key) or [] if "lm_head" not in name]
-    if kind in OTHERWISE_NAMED and names:
+    if kind in OTHERWISE_NAMED and any(map(_is_of_layers, _names_in(config))):
         raise fields.refusal(QUANTIZATION, f"names of layers are not read for model_type {kind!r}")
     return bits_of
+
+
+def _names_in(config: Mapping[str, Any]) -> Iterator[str]:
+    """The names of layers that a method reads; mxfp4 reads none."""
+    if config.get("quant_method") == "mxfp4":
+        return
+    values = config.get("quantization") or config
+    for key in LISTS:
+        yield from values.get(key) or []
+    for group in (values.get("config_groups") or {}).values():
+        yield from group.get("targets") or []
+
+
+def _is_of_layers(name: str) -> bool:
+    """True for the name of a layer, or a pattern of it, but the output projection's."""
+    return name != "Linear" and "lm_head" not in name
 
 
 def fp8_products(fields: Fields) -> bool | None:

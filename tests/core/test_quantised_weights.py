@@ -133,6 +133,51 @@ def test_the_output_projection_may_be_quantised_too(file_of):
 LEFT = {"-:.*layers\\.0\\..*": {}}
 
 
+OF_EXPERTS = {"num_local_experts": 4, "num_experts_per_tok": 2, "rotary_dim": 64}
+
+
+@pytest.mark.parametrize(
+    ("kind", "left", "bits"),
+    [
+        ("mixtral", "re:.*block_sparse_moe.*", 16),
+        ("mixtral", "re:.*mlp.*", None),
+        ("minimax_m2", "re:.*mlp.*", 16),  # vLLM's own name, which its files do not have
+        ("minimax_m2", "re:.*block_sparse_moe.*", None),
+    ],
+)
+def test_experts_are_left_by_the_names_that_vllm_has(file_of, kind, left, bits):
+    config = {**LLAMA, **OF_EXPERTS, "model_type": kind}
+    model = model_of(file_of({**COMPRESSED, "ignore": ["lm_head", left]}, config))
+    assert model.experts.bits == bits
+    for one in ("re:.*gate_proj.*", "re:.*w1.*"):  # releases match one of these names
+        refuses("and not all", model_of, file_of({**COMPRESSED, "ignore": [one]}, config))
+
+
+@pytest.mark.parametrize(
+    ("kind", "experts"),
+    [("gpt_oss", OF_EXPERTS), ("phimoe", OF_EXPERTS), ("qwen3_next", {}), ("opt", {})],
+)
+def test_the_head_of_some_classes_is_not_quantised(file_of, kind, experts):
+    alike = {
+        "num_key_value_heads": 16,
+        "head_dim": 64,
+        "ffn_dim": 2048,
+        "word_embed_proj_dim": 1024,
+    }
+    config = {**LLAMA, **alike, **experts, "model_type": kind, "tie_word_embeddings": False}
+    assert model_of(file_of({**OF_MODELOPT, "ignore": []}, config)).head_bits is None
+
+
+@pytest.mark.parametrize(
+    "names", [{"ignore": ["*attn*"]}, {"quantization": {"quant_algo": "FP8", "ignore": ["*attn*"]}}]
+)
+def test_names_of_a_class_that_has_others_are_not_read(file_of, names):
+    config = {**LLAMA, **OF_EXPERTS, "model_type": "gpt_oss"}
+    refuses("names of layers", model_of, file_of({**OF_MODELOPT, **names}, config))
+    mxfp4 = {"quant_method": "mxfp4", "modules_to_not_convert": ["model.layers.*.self_attn"]}
+    assert model_of(file_of(mxfp4, config)).experts.bits == 4.25
+
+
 def test_compressed_tensors_may_name_the_output_projection(file_of):
     """The class Linear alone is none; a tied one is refused."""
     weights = {"num_bits": 4, "type": "int", "symmetric": True, "group_size": 128}
