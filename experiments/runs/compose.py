@@ -15,12 +15,14 @@ from hydra.errors import HydraException, MissingConfigException, OverrideParseEx
 from omegaconf import DictConfig, MissingMandatoryValue, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
+from testbed.core.config_model import read
 from testbed.core.errors import InputError
 from testbed.core.spelling import UnknownKey
 from testbed.experiments.runs.choice_names import CONF, GROUPS
 from testbed.experiments.runs.chosen_options import composed_options
 from testbed.experiments.runs.error_lines import error_behind, flat
 from testbed.experiments.runs.own_options import SCHEME, readers_of, register
+from testbed.experiments.runs.resolved_values import resolved_values
 from testbed.experiments.runs.unread_values import check_unread
 from testbed.experiments.runs.words import OF_HYDRA, Words, read_words
 from testbed.run.config import RunConfig
@@ -69,7 +71,7 @@ def typed_config(config: DictConfig, words: Sequence[str]) -> RunConfig:
     """
     OmegaConf.clear_cache(config)  # a value may have been set since another one followed from it
     try:
-        values: Any = OmegaConf.to_container(config, resolve=True, throw_on_missing=True)
+        values = resolved_values(config)
     except MissingMandatoryValue as error:
         key = error.full_key or "the configuration"
         raise InputError(key=key, problem="has no value", remedy=f"set {key}=...") from error
@@ -81,7 +83,7 @@ def typed_config(config: DictConfig, words: Sequence[str]) -> RunConfig:
         from testbed.experiments.vllm_server.configured import without_read_utilization
 
         values = without_read_utilization(config, values)
-    typed = RunConfig.from_values(values)
+    typed = read(RunConfig, values)
     check_unread(typed, words)
     return typed
 

@@ -15,6 +15,7 @@ from testbed.experiments.runs import own_options
 from testbed.experiments.runs.choice_names import CONF, HIDDEN
 from testbed.experiments.runs.chosen_options import composed_options
 from testbed.experiments.runs.compose import composed, configured, typed_config
+from testbed.experiments.runs.resolved_values import resolved_values
 from testbed.experiments.runs.words import read_words
 from testbed.run.machine import cost_of
 
@@ -53,9 +54,7 @@ def by_hydra(words, name="run"):
 def test_values_set_afterwards_are_those_that_hydra_sets(words):
     read = read_words(words)
     config = composed("run", words)
-    assert (config, OmegaConf.to_container(config, resolve=True)) == by_hydra(
-        [*read.choices, *read.values]
-    )
+    assert (config, resolved_values(config)) == by_hydra([*read.choices, *read.values])
 
 
 def merged(choices):
