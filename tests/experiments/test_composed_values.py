@@ -70,17 +70,20 @@ def test_choices_of_every_kind_are_merged_without_hydra(words):
 GLOBAL = ("figure", "protocol", "system")  # files of several groups
 
 
-@pytest.mark.parametrize("first", range(8))
-def test_every_option_is_merged_as_hydra_does(first):
-    """Each at a place of its own, so that one configuration has an eighth of them; servers of
-    models are all of one form, which WORDS have.
+@pytest.mark.parametrize("first", range(2))
+def test_options_with_lists_are_merged_as_hydra_does(first):
+    """Each at a place of its own, so that one configuration has half of them; servers of models are
+    all of one form, which WORDS have.
     """
     paths = [
         path
         for path in sorted(CONF.glob("*/*.yaml"))
-        if path.parent.name not in GLOBAL and not path.stem.startswith(HIDDEN)
+        if path.parent.name not in GLOBAL
+        and not path.stem.startswith(HIDDEN)
+        and "defaults:" in path.read_text(encoding="utf-8")
     ]
-    words = [f"+{path.parent.name}@at_{i}={path.stem}" for i, path in enumerate(paths[first::8])]
+    assert len(paths) > 20
+    words = [f"+{path.parent.name}@at_{i}={path.stem}" for i, path in enumerate(paths[first::2])]
     config, _ = by_hydra(words)
     assert OmegaConf.to_yaml(merged(words)) == OmegaConf.to_yaml(config)  # keys in order too
 
