@@ -111,8 +111,8 @@ class SessionTurns:
     def _add(self, request: Mapping[str, Any], after: tuple[int, ...], wait_s: float) -> int:
         """Add a turn; returns its place in the session."""
         num_full_blocks, rest = divmod(request["in"], self._block_size)
-        full = request["hash_ids"][:num_full_blocks]
-        content = tuple(self._first_shared_id + block_id for block_id in full)
+        full, first_id = request["hash_ids"][:num_full_blocks], self._first_shared_id
+        content = tuple([first_id + block_id for block_id in full])
         if rest:
             content += (self._first_id + next(self._partial),)
         output_len, answer_s = max(1, request["out"]), request.get("api_time", 0.0)

@@ -509,9 +509,9 @@ class ReportsCache(Protocol):
 
     def prompt_codes(
         self, prompt_ids: Sequence[int], tokens_per_id: int, prompt_len: int
-    ) -> list[int]:
+    ) -> Iterable[int]:
         """The code of each block that an admission of such a prompt could find, in order; changes
-        nothing.
+        nothing. It is read once, up to the first that is not cached.
 
         Args:
             prompt_ids: the prompt's content, one id for each tokens_per_id tokens.

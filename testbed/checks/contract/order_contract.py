@@ -228,7 +228,7 @@ class Cache:
             return
         if nodes:
             self.pool.hold(nodes)
-        self.pool.missed(prompt.contents, len(nodes))
+        self.pool.missed(prompt.contents, nodes)
         if missing > len(self.pool.free):
             self.pool.evict(missing - len(self.pool.free))
         new = self.pool.take(missing)

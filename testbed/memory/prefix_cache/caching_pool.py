@@ -57,10 +57,11 @@ class CachingPool(BlockPool):
         self.num_unreferenced -= revived
         return revived
 
-    def missed(self, contents: Sequence[Content], num_found: int) -> None:
-        """A prompt has found num_found of its contents: blocks are evicted for the others now."""
+    def missed(self, contents: Sequence[Content], found: Sequence[Node]) -> None:
+        """A prompt has found the first of its contents: blocks are evicted for the others now."""
         if self.follows_misses is not None:
-            self.follows_misses.missed(self.index.chain(contents)[num_found:])
+            last = found[-1] if found else None
+            self.follows_misses.missed(self.index.chain(contents[len(found) :], last))
 
     def publish(self, node: Node, contents: Iterable[Content], blocks: Iterable[int]) -> Node:
         """Held `blocks` store `contents` behind `node`, in place of evictable equal ones; returns

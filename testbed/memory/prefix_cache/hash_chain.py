@@ -22,7 +22,7 @@ def hash_chain(root: int, contents: Iterable[Content], hash_of: HashOf) -> Itera
     """The hash of every block of a prompt, the first one's predecessor being `root`."""
     code = root
     for content in contents:
-        code = chained(code, content, hash_of)
+        code = hash_of((code, content))  # as `chained`
         yield code
 
 

@@ -1,6 +1,6 @@
 """Prefix caching: prompts with equal beginnings share full blocks until these are evicted."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from operator import attrgetter
 from typing import ClassVar
@@ -27,7 +27,7 @@ from testbed.memory.policy import PoolSpec
 from testbed.memory.prefix_cache.caching_pool import CachingPool
 from testbed.memory.prefix_cache.eviction.lru import Lru
 from testbed.memory.prefix_cache.eviction.order import EvictionOrder, oracle_of
-from testbed.memory.prefix_cache.hash_chain import Content, block_contents
+from testbed.memory.prefix_cache.hash_chain import Content, block_contents, hash_chain
 from testbed.memory.prefix_cache.prefix_index import TOMBSTONE, Node, OnCacheEvent
 from testbed.memory.protocols import ReadsColumns
 
@@ -199,7 +199,7 @@ class PrefixCaching(BlockMemory):
         nodes = nodes[:num_shared] if num_others else nodes
         if self._counts.add(first, self.block_size, len(nodes)) and self._oracle is not None:
             self._oracle.requested(self._cache.index.chain(contents))
-        self._cache.missed(contents, len(nodes))
+        self._cache.missed(contents, nodes)
         self._ensure_free_with_hits(nodes, total)
         num_cached = len(nodes) * self.block_size
         self._allocate_tables(seqs, max(num_tokens, num_cached), [node.block for node in nodes])
@@ -258,10 +258,11 @@ class PrefixCaching(BlockMemory):
 
     def prompt_codes(
         self, prompt_ids: Sequence[int], tokens_per_id: int, prompt_len: int
-    ) -> list[int]:
-        size = self.block_size
+    ) -> Iterator[int]:
+        size, index = self.block_size, self._cache.index
         readable = prompt_len - 1  # the last token is always computed again
-        return self._cache.index.chain(block_contents(prompt_ids, tokens_per_id, readable, size))
+        contents = block_contents(prompt_ids, tokens_per_id, readable, size)
+        return hash_chain(index.root.code, contents, index.hash_of)
 
     def guaranteed_steps(self, batch: Batch) -> int:
         """See Predicts. If a listener follows evictions, each of them ends the promise, so that it

@@ -78,7 +78,7 @@ def serve(pool: CachingPool, contents: Sequence[Content]) -> int:
     """One prompt comes and goes; returns how many of its blocks were found."""
     nodes = pool.index.match(contents)
     pool.hold(nodes)
-    pool.missed(contents, len(nodes))
+    pool.missed(contents, nodes)
     missing = len(contents) - len(nodes)
     pool.evict(max(missing - len(pool.free), 0))
     new = pool.take(missing)
