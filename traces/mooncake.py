@@ -3,6 +3,7 @@ block hashes.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -58,8 +59,8 @@ class MooncakeJsonl(FileTrace):
         self.time_unit = checked_unit(time_unit)
 
     def read(self) -> Rows:
-        listed = [item for _, item in json_lines(self.path, self._problems)]
-        items = listed[: self.num_requests]
+        lines = json_lines(self.path, self._problems)
+        items = [item for _, item in islice(lines, self.num_requests)]
         if self.num_requests is not None and len(items) < self.num_requests:
             raise InputError(
                 key=self.path,
