@@ -1,6 +1,7 @@
 """A router's index of the engines' prefix caches, by their own events, which may come late."""
 
 from collections import deque
+from functools import partial
 from typing import NamedTuple
 
 from testbed.core.errors import InputError
@@ -12,11 +13,11 @@ from testbed.memory.protocols import ReportsCache
 
 
 class CacheEvent(NamedTuple):
-    """At time_ps a block with this code became findable on an engine, or was dropped."""
+    """At time_ps blocks with these codes became findable on an engine, or were dropped."""
 
     time_ps: int
     engine: int
-    code: int
+    codes: list[int]
     is_stored: bool
 
 
@@ -71,24 +72,21 @@ class CacheIndex:
         return num_blocks * self._block_size[number]
 
     def _listener(self, number: int) -> OnCacheEvent:
-        clock, events, stored = self._clock, self._events, self._stored[number]
+        clock, events = self._clock, self._events
 
-        def update(code: int, is_stored: bool) -> None:
-            events.append(CacheEvent(clock.now_ps, number, code, is_stored))
+        def queue(codes: list[int], is_stored: bool) -> None:
+            events.append(CacheEvent(clock.now_ps, number, codes, is_stored))
 
-        def update_at_once(code: int, is_stored: bool) -> None:
-            if is_stored:
-                stored.add(code)
-            else:
-                stored.discard(code)
+        return queue if self._age_ps else partial(self._update, number)
 
-        return update if self._age_ps else update_at_once
+    def _update(self, number: int, codes: list[int], is_stored: bool) -> None:
+        if is_stored:
+            self._stored[number].update(codes)
+        else:
+            self._stored[number].difference_update(codes)
 
     def _catch_up(self) -> None:
         events, until_ps = self._events, self._clock.now_ps - self._age_ps
         while events and events[0].time_ps <= until_ps:
-            event = events.popleft()
-            if event.is_stored:
-                self._stored[event.engine].add(event.code)
-            else:
-                self._stored[event.engine].discard(event.code)
+            _, number, codes, is_stored = events.popleft()
+            self._update(number, codes, is_stored)

@@ -503,8 +503,8 @@ class ReportsCache(Protocol):
         tokens of a block.
 
         Args:
-            on_event: called as on_event(code, is_stored) when a block of content can be found, and
-                when it cannot any more; code: as in `prompt_codes`.
+            on_event: called as on_event(codes, is_stored) when blocks of content can be found, and
+                when they cannot any more; codes: as in `prompt_codes`.
         """
 
     def prompt_codes(

@@ -40,7 +40,7 @@ def test_an_index_without_age_equals_one_that_queues_events(events):
                 index.lost(event)
             else:
                 number, code, is_stored = event
-                own[number].on_event(code, is_stored)
+                own[number].on_event([code], is_stored)
         clock.now_ps += 1
         request = Incoming(0, 0, 4, prompt_ids=(0, 1, 2, 3), tokens_per_id=1)
         found = [[index.num_cached(number, request) for number in (0, 1)] for index in indexes]

@@ -79,7 +79,7 @@ def test_a_span_continues_past_evictions_only_without_a_listener(is_listened_to,
     release(caching, first)
     found(caching, second := prompt(1, tuple(range(40))))
     if is_listened_to:
-        caching.report_cache(lambda code, is_stored: events.append(is_stored))
+        caching.report_cache(lambda codes, is_stored: events.extend(is_stored for _ in codes))
     batch = passing_batch([second])
     assert caching.guaranteed_steps(batch) == steps
     disband(batch)

@@ -32,7 +32,7 @@ class Served:
     def __init__(self, kind, *, strands):
         self.policy = paged(10, OutputCaching, release=kind)
         if not strands:
-            self.policy.report_cache(lambda code, is_findable: None)
+            self.policy.report_cache(lambda codes, is_findable: None)
         self.running, self.gone, self.num_seqs = [], [], 0
 
     def admit(self, ids, num_tokens):

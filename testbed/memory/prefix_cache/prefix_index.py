@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 from testbed.memory.prefix_cache.hash_chain import Content, HashOf, chained, hash_chain
 
 OnEqual: TypeAlias = Callable[["Node", int], None]
-OnCacheEvent: TypeAlias = Callable[[int, bool], None]  # a chained hash; whether it is findable now
+OnCacheEvent: TypeAlias = Callable[[list[int], bool], None]  # chained hashes; findable from now on?
 Key: TypeAlias = tuple[int, Content]
 TOMBSTONE = -1
 
@@ -64,7 +64,7 @@ class PrefixIndex:
     Contents themselves are compared on a hit, not only their hashes, so a collision costs time and
     never shares. A block whose predecessor is missing cannot be found until that one is back.
     num_kept counts the contents that other memories have or send, whose nodes are in the index
-    without a block. on_event: the callback, if there is one, for a content that has a block now, or
+    without a block. on_event: the callback, if there is one, for contents that have blocks now, or
     none any more.
     """
 
@@ -145,13 +145,16 @@ class PrefixIndex:
         first; returns the last node.
         """
         nodes, holder, hash_of, on_event = self._nodes, self.holder, self.hash_of, self.on_event
+        codes: list[int] = []
         for content, block in pairs:
             code = hash_of((node.code, content))  # as `chained`
             child = nodes[node, content] = holder[block] = Node(node, content, code, block)
             node.children += 1
             if on_event is not None:
-                on_event(code, True)
+                codes.append(code)
             node = child
+        if on_event is not None:
+            on_event(codes, True)
         return node
 
     def _unfolded(self, node: Node, content: Content) -> Node | None:
@@ -164,13 +167,14 @@ class PrefixIndex:
         if node.block != TOMBSTONE:
             self.holder[node.block] = None
         elif self.on_event is not None:
-            self.on_event(node.code, True)
+            self.on_event([node.code], True)
         node.block = block
         self.holder[block] = node
 
     def drop(self, dropped: Iterable[Node]) -> list[int]:
         """The blocks of these nodes no longer hold their content; returns the blocks."""
-        holder, nodes, on_event, blocks = self.holder, self._nodes, self.on_event, []
+        holder, nodes, on_event = self.holder, self._nodes, self.on_event
+        blocks, codes = list[int](), list[int]()
         for node in dropped:
             block, parent = node.block, node.parent
             blocks.append(block)
@@ -178,7 +182,7 @@ class PrefixIndex:
             node.block = TOMBSTONE
             node.evictable = False
             if on_event is not None:
-                on_event(node.code, False)
+                codes.append(node.code)
             if node.children:
                 node.hits, node.memo = 0, None
                 continue
@@ -187,6 +191,8 @@ class PrefixIndex:
             parent.children -= 1
             if parent.block == TOMBSTONE:
                 self.prune(parent)
+        if on_event is not None and codes:
+            on_event(codes, False)
         return blocks
 
     def prune(self, node: Node) -> None:
