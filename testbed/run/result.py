@@ -149,8 +149,8 @@ class Result:
 
     @cached_property
     def sessions(self) -> "pd.DataFrame":
-        """One row a session: its requests, output tokens, start and end (s), and mean TTFT (s) of
-        its requests.
+        """One row a session: its requests, output tokens of all their sequences, start and end (s),
+        and mean TTFT (s) of its requests.
 
         Raises InputError for a workload whose requests belong to no sessions.
         """

@@ -138,7 +138,15 @@ def test_times_of_a_frame_are_replayed():
     assert result.requests["num_seqs"].tolist() == [1, 2]
     assert result.requests["priority"].tolist() == [1, 2]
     assert result.sessions["requests"].tolist() == [1, 1]
-    assert result.sessions["output_tokens"].tolist() == [4, 4]
+    assert result.sessions["output_tokens"].tolist() == [4, 8]
+
+
+def test_a_rejected_request_brings_its_session_no_output_tokens():
+    """The last request is longer than the model takes."""
+    frame = FRAME.assign(output_tokens=[4, 10**6])
+    result = front.simulate(trace=frame, model="llama-3-8b", gpu="h200")
+    assert result.summary["requests"]["rejected"] == 1
+    assert result.sessions["output_tokens"].tolist() == [4, 0]
 
 
 @pytest.mark.parametrize("blank", ["", " ", None, np.nan, pd.NA])
