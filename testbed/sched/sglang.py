@@ -120,10 +120,14 @@ class SGLang(Scheduler):
         self._planned = []
         if not self._prefill(plan):
             self._decode(plan)
-        if plan.is_idle and not self.outputs.in_flight:
+        if plan.is_idle and not self._is_computing():
             self.ratio.reset()
         self._enable_fast_forward(plan)
         return plan
+
+    def _is_computing(self) -> bool:
+        """True if an iteration has begun whose results are not known."""
+        return False
 
     def _publish_chunk(self) -> None:
         """Publishes the computed part of the unfinished prompt (stash_chunked_request)."""

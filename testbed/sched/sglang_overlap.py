@@ -38,6 +38,9 @@ class OverlappedSGLang(SGLang):
         self._publishes_next = bool(outcome.first_tokens or ended)
         return outcome
 
+    def _is_computing(self) -> bool:
+        return self._anticipated is not None
+
     def _enable_fast_forward(self, plan: Plan) -> None:
         if self.memory.loads_hits is None or not self._publishes_next:
             super()._enable_fast_forward(plan)

@@ -351,6 +351,18 @@ def test_a_cancelled_prompt_between_two_chunks_leaves_the_budget_to_others():
     assert driver.policy.usage().held == 6
 
 
+def test_the_ratio_is_reset_once_the_step_behind_a_stop_token_has_ended():
+    """SGLang has no idle pass while it processes that step, in which the next request may come."""
+    driver, (group,) = driven_by_hand(100, OverlappedSGLang, Radix, [(5, 3)], declared=50)
+    while driver.step()[1].finished != [group]:
+        pass
+    assert driver.step()[0].decode_seqs == 1
+    assert driver.ahead.is_idle
+    assert driver.scheduler.ratio.current < 0.7
+    assert driver.plan().is_idle
+    assert driver.scheduler.ratio.current == 0.7
+
+
 def test_a_request_is_cancelled_while_its_token_is_on_its_way():
     driver, groups = driven_by_hand(100, OverlappedSGLang, Radix, [(5, 9), (5, 3)])
     plan = driver.plan()
