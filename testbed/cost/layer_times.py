@@ -72,7 +72,8 @@ class Layers:
 
     def tokens_ps(self, num_tokens: int) -> int:
         """Without the rows of output."""
-        padded = next((size for size in self._sizes if size >= num_tokens), num_tokens)
+        place = bisect_left(self._sizes, num_tokens)
+        padded = self._sizes[place] if place < len(self._sizes) else num_tokens
         reduced = self._num_reduced * self._reduce(padded * self._token_bytes)
         return (
             self._linear(padded)
