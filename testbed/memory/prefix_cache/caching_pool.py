@@ -7,7 +7,7 @@ from typing import ClassVar
 from testbed.memory.paged.block_pool import BlockPool
 from testbed.memory.prefix_cache.eviction.lru import Lru
 from testbed.memory.prefix_cache.eviction.order import EvictionOrder
-from testbed.memory.prefix_cache.hash_chain import Content
+from testbed.memory.prefix_cache.hash_chain import Content, hash_chain
 from testbed.memory.prefix_cache.prefix_index import TOMBSTONE, Node, PrefixIndex
 from testbed.memory.prefix_cache.strand_index import StrandIndex
 from testbed.memory.protocols import FollowsMisses
@@ -60,8 +60,8 @@ class CachingPool(BlockPool):
     def missed(self, contents: Sequence[Content], found: Sequence[Node]) -> None:
         """A prompt has found the first of its contents: blocks are evicted for the others now."""
         if self.follows_misses is not None:
-            last = found[-1] if found else None
-            self.follows_misses.missed(self.index.chain(contents[len(found) :], last))
+            last, rest = found[-1] if found else self.index.root, contents[len(found) :]
+            self.follows_misses.missed(hash_chain(last.code, rest, self.index.hash_of))
 
     def publish(self, node: Node, contents: Iterable[Content], blocks: Iterable[int]) -> Node:
         """Held `blocks` store `contents` behind `node`, in place of evictable equal ones; returns

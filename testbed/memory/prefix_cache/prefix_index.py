@@ -116,9 +116,9 @@ class PrefixIndex:
         node.children -= 1
         self.prune(node)
 
-    def chain(self, contents: Iterable[Content], behind: Node | None = None) -> list[int]:
-        """The chained hash of every content behind a node; None: from the root on."""
-        return list(hash_chain((behind or self.root).code, contents, self.hash_of))
+    def chain(self, contents: Iterable[Content]) -> list[int]:
+        """The chained hash of every content."""
+        return list(hash_chain(self.root.code, contents, self.hash_of))
 
     def insert(
         self, node: Node, contents: Iterable[Content], blocks: Iterable[int], equal: OnEqual
