@@ -30,7 +30,8 @@ from testbed.core.hf_weights import check_encoder, kv_bytes, with_weights
 from testbed.core.specs import ModelSpec
 
 BOTH_WAYS = "use_bidirectional_attention"
-GATED_TOWERS = ("pixtral", "gemma4_vision", "qwen2_5_vl")  # types of vision transformers
+# Types of vision transformers whose networks have a gate
+GATED_TOWERS = ("pixtral", "gemma4_vision", "qwen2_5_vl", "qwen2_5_vl_vision")
 MERGED, DEEPSTACK = 4, 3  # patches of a token, and layers of Qwen3-VL whose outputs are merged too
 BESIDE = "hf_quant_config.json"  # of a checkpoint of ModelOpt's
 

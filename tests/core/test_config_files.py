@@ -618,6 +618,16 @@ def test_only_masks_that_a_gemma_4_says_take_larger_blocks(fit):
     assert fit(text, gpu="b200").block_size == 16
 
 
+def test_a_tower_has_the_type_of_each_transformers(shape):
+    """The 3,081,981,952 weights of matrices that vLLM 0.33 builds for the class's own values."""
+    sizes = {"depth": 32, "hidden_size": 3584, "intermediate_size": 3420, "out_hidden_size": 3584}
+    tower = sizes | {"patch_size": 14, "temporal_patch_size": 2, "num_heads": 16}
+    for kind in ("qwen2_5_vl", "qwen2_5_vl_vision"):
+        around = {"model_type": "qwen2_5_vl", "text_config": without(LLAMA, "model_type")}
+        config = around | {"vision_config": tower | {"model_type": kind}}
+        assert shape(config).vision_params == 3_081_981_952
+
+
 def test_patches_with_two_sides_count(shape):
     """InternVL's."""
     sizes = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 1}
