@@ -7,14 +7,14 @@ from pathlib import Path
 from typing import TypeVar
 
 from testbed.core.errors import DoesNotStart, InputError
-from testbed.core.hf_config import contents_of, text_of
+from testbed.core.hf_config import contents_of, text_of, unsized_parts
 from testbed.core.specs import ModelSpec
 from testbed.experiments.vllm_server.hosts import starting
 from testbed.experiments.vllm_server.named import Named, gpu_named, model_named
 from testbed.experiments.vllm_server.speculative_config import speculative_of
 from testbed.vllm.checkpoints import OPTION as QUANTIZATION
 from testbed.vllm.checkpoints import check_checkpoint, quantization_in
-from testbed.vllm.command import Command
+from testbed.vllm.command import ON, Command
 from testbed.vllm.limits import Limits
 from testbed.vllm.memory import Terms
 from testbed.vllm.option_reader import check_release, notes_of
@@ -27,6 +27,7 @@ from testbed.vllm.server import (
     server_with,
 )
 
+TEXT_ALONE = "--language-model-only"
 LARGEST_PARALLELISM = 64
 PARALLELISM = "--tensor-parallel-size"
 Started = TypeVar("Started")
@@ -53,6 +54,7 @@ def server_of(
     named = model_named(command.model, folders, transformers=release.transformers)
     if named.config is not None:
         check_checkpoint(named.config, release, command.values.get(QUANTIZATION))
+        _check_parts(command, named.config, named.shape)
     drafts = command.values.get("--speculative-config")
     speculative = speculative_of(drafts, named.shape, release, folders)
     speculation = None if speculative is None else speculative.speculation
@@ -60,6 +62,22 @@ def server_of(
     cached = named.shape.kv_dtype_bytes
     own = replace(server, option=named.option, cached_bytes=cached, remarks=_remarks(named))
     return replace(own, notes=notes, speculative=_with_effects(speculative, own, release))
+
+
+def _check_parts(command: Command, path: Path, shape: ModelSpec) -> None:
+    """Raise InputError for parts beside the language model that a server loads, and whose weights
+    are not known.
+    """
+    config = contents_of(path)
+    if command.values.get(TEXT_ALONE) == ON:
+        config.pop("vision_config", None)
+    parts = unsized_parts(config, shape)
+    if parts:
+        raise InputError(
+            key=path,
+            problem=f"the weights of {'; '.join(parts)} are not known here",
+            remedy=f"{TEXT_ALONE} leaves out images alone; else write the ModelSpec by hand",
+        )
 
 
 def _remarks(named: Named) -> tuple[str, ...]:

@@ -29,6 +29,8 @@ from testbed.core.hf_rope import lengths_of
 from testbed.core.hf_weights import check_encoder, kv_bytes, with_weights
 from testbed.core.specs import ModelSpec
 
+READ_PARTS = ("text_config", "vision_config")
+SIZES = {"model_type", "hidden_size", "d_model", "num_hidden_layers"}  # of a part with weights
 BOTH_WAYS = "use_bidirectional_attention"
 # Types of vision transformers whose networks have a gate
 GATED_TOWERS = ("pixtral", "gemma4_vision", "qwen2_5_vl", "qwen2_5_vl_vision")
@@ -146,6 +148,20 @@ def _tied_around(config: Mapping[str, Any], inner: Mapping[str, Any]) -> dict[st
     return {} if outer is None else {key: outer}
 
 
+def unsized_parts(config: Mapping[str, Any], shape: ModelSpec) -> list[str]:
+    """Encoders and other models that a file describes beside its text, and whose weights are not
+    known here.
+    """
+    parts = []
+    if isinstance(config.get("vision_config"), Mapping) and not shape.vision_params:
+        parts.append("the vision tower, whose sizes vision_config does not give in full")
+    others = {key: value for key, value in config.items() if key not in READ_PARTS}
+    for key, value in others.items():
+        if key.endswith("_config") and isinstance(value, Mapping) and not SIZES.isdisjoint(value):
+            parts.append(f"the model of {key}")
+    return parts
+
+
 def uncounted_parts(path: Path, shape: ModelSpec) -> str:
     """Parts that a config.json names beside its language model, and no weight of the shape stands
     for.
@@ -153,13 +169,9 @@ def uncounted_parts(path: Path, shape: ModelSpec) -> str:
     if path.suffix == ".yaml":
         return ""
     config = json.loads(path.read_text(encoding="utf-8"))
-    parts = []
-    if isinstance(config.get("vision_config"), Mapping):
-        tower = "the vision tower, whose sizes the file does not give in full"
-        if not shape.vision_params or config.get("model_type") not in types()["merging"]:
-            parts.append("the projector of images" if shape.vision_params else tower)
-    if isinstance(config.get("audio_config"), Mapping):
-        parts.append("the audio tower")
+    parts = unsized_parts(config, shape)
+    if shape.vision_params and config.get("model_type") not in types()["merging"]:
+        parts.append("the projector of images")
     if text_of(config)[0].get("mtp_num_hidden_layers") or config.get("num_nextn_predict_layers"):
         parts.append("layers for speculation, which are loaded only to speculate")
     return "; ".join(parts)

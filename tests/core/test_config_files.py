@@ -58,6 +58,7 @@ INSIDE = {  # the text of files around one
 }
 GEMMA = {**LLAMA, "model_type": "gemma", "tie_word_embeddings": True}
 ERNIE = {**LLAMA, "model_type": "ernie4_5_moe", "moe_num_experts": 8, "moe_k": 2}
+TOWER = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 1, "patch_size": 14}
 ALTERNATING = ["full_attention", "sliding_attention"] * 16
 
 
@@ -427,9 +428,20 @@ def test_sinks_have_no_fp8_cache_on_ampere(fit):
 def test_masks_of_images_take_larger_blocks_on_blackwell(fit, words, release, gpu, size):
     """TritonFlashInfer, the composite of release 0.33, has blocks of 64."""
     text = without(LLAMA, model_type="gemma3_text", tie_word_embeddings=True, head_dim=256)
-    config = {"model_type": "gemma3", "text_config": text, "vision_config": {}}
+    config = {"model_type": "gemma3", "text_config": text, "vision_config": TOWER}
     config["architectures"] = ["Gemma3ForConditionalGeneration"]
     assert fit(config, words, release=release, gpu=gpu).block_size == size
+
+
+def test_parts_of_unknown_weights_are_refused(fit):
+    """Granite-speech's encoder has 0.6 GiB, of which an answer had none."""
+    around = {"model_type": "qwen3_vl", "text_config": INSIDE["qwen3_vl"]}
+    around["architectures"] = ["Qwen3VLForConditionalGeneration"]
+    assert fit(around | {"vision_config": TOWER, "audio_config": None}).num_blocks
+    assert fit(around | {"vision_config": {}}, "--language-model-only").num_blocks
+    refuses("vision_config", fit, around | {"vision_config": {}})
+    for key in ("audio_config", "encoder_config"):
+        refuses(key, fit, around | {key: {"hidden_size": 1024}}, "--language-model-only")
 
 
 def test_another_name_of_a_key_counts_first_since_transformers_5(tmp_path, shape):
