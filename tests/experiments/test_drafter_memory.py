@@ -211,7 +211,8 @@ def test_a_whole_model_is_no_drafter_of_eagle():
 
 def test_a_drafter_of_other_layers_is_refused(tmp_path):
     model = folder_of(tmp_path / "model", TARGET)
-    drafter = folder_of(tmp_path / "drafter", EAGLE3 | {"model_type": "opt", "ffn_dim": 2816})
+    opt = EAGLE3 | {"model_type": "opt", "ffn_dim": 2816, "num_key_value_heads": None}
+    drafter = folder_of(tmp_path / "drafter", opt)
     with pytest.raises(InputError, match="not Llama's"):
         fit_of(drafting(model, "eagle3", drafter), "h100-80gb")
 
