@@ -406,7 +406,11 @@ def _ffn_size(fields: Fields, kind: str) -> int:
         return fields.whole("intermediate_size_mlp", 16384)
     if kind == "qwen3_5_moe":
         return fields.whole("intermediate_size", fields.whole("moe_intermediate_size"))
-    return fields.whole("ffn_dim" if kind == "opt" else "intermediate_size")
+    size = fields.whole("ffn_dim" if kind == "opt" else "intermediate_size")
+    usual = 4 * fields.whole("hidden_size")
+    if kind == "phi" and (size, fields.get("n_inner", usual)) != (usual, usual):
+        raise fields.refusal("intermediate_size", "a release has n_inner, or 4 times hidden_size")
+    return size
 
 
 def _check_per_layer_parts(fields: Fields) -> None:

@@ -57,6 +57,7 @@ INSIDE = {  # the text of files around one
     "qwen3_5": LLAMA | {"layer_types": ["linear_attention", "full_attention"] * 16},
 }
 GEMMA = {**LLAMA, "model_type": "gemma", "tie_word_embeddings": True}
+PHI = {**LLAMA, "model_type": "phi", "num_key_value_heads": 32, "intermediate_size": 16384}
 ERNIE = {**LLAMA, "model_type": "ernie4_5_moe", "moe_num_experts": 8, "moe_k": 2}
 TOWER = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 1, "patch_size": 14}
 ALTERNATING = ["full_attention", "sliding_attention"] * 16
@@ -444,6 +445,10 @@ def test_parts_of_unknown_weights_are_refused(fit):
         refuses(key, fit, around | {key: {"hidden_size": 1024}}, "--language-model-only")
 
 
+def test_a_phi_has_the_columns_that_each_release_has(shape):
+    assert shape(PHI).ffn_size == shape(PHI | {"n_inner": 16384}).ffn_size == 16384
+
+
 def test_another_name_of_a_key_counts_first_since_transformers_5(tmp_path, shape):
     """Files of Transformers 5 have num_local_experts alone for a Qwen3 with experts."""
     config = without(QWEN3_MOE, num_local_experts=60, num_experts=8)
@@ -578,6 +583,8 @@ def test_a_length_of_the_tokenizer_decides_and_of_others_the_smallest(shape, mor
         (SPARSE | {"index_topk": 0}, "index_topk"),
         (LLAMA | {"rswa_window": 512}, "rswa_window"),
         (LLAMA | {"model_type": "phi"}, "num_key_value_heads"),
+        (PHI | {"intermediate_size": 14336}, "intermediate_size"),
+        (PHI | {"n_inner": 64}, "intermediate_size"),
         (LLAMA | {"model_type": "phi3", "sliding_window": [512]}, "sliding_window"),
         (ERNIE | {"moe_layer_end_index": 30}, "moe_layer_end_index"),
         (ERNIE | {"use_moe": False}, "use_moe"),
