@@ -52,7 +52,7 @@ SPARSE = {
     "num_experts_per_tok": 8,
 }
 INSIDE = {  # the text of files around one
-    **dict.fromkeys(("gemma3", "qwen3_vl", "qwen2_5_vl", "mistral3"), LLAMA),
+    **dict.fromkeys(("gemma3", "qwen3_vl", "qwen2_5_vl", "mistral3", "smolvlm", "internvl"), LLAMA),
     "llama4": LLAMA | {"num_local_experts": 4, "num_experts_per_tok": 1},
     "qwen3_5": LLAMA | {"layer_types": ["linear_attention", "full_attention"] * 16},
 }
@@ -526,6 +526,8 @@ TIES = {  # of the file around a text and of the text, None: not said; as since 
         (None, None): False,
     },
     "qwen3_5": {(True, None): False, (True, False): False, (False, True): True, (None, True): True},
+    "smolvlm": {(True, None): False, (True, False): False, (False, True): True},
+    "internvl": {(None, None): True, (None, False): True, (False, True): False},
     "mistral3": {(None, True): True, (True, False): True, (False, True): False},
 }
 
@@ -533,7 +535,8 @@ TIES = {  # of the file around a text and of the text, None: not said; as since 
 @pytest.mark.parametrize("kind", TIES)
 def test_a_file_around_a_text_may_decide_that_its_embedding_is_tied(tmp_path, shape, kind):
     for (outer, inner), tied in TIES[kind].items():
-        text = without(INSIDE[kind], "model_type", "tie_word_embeddings")
+        named = {"model_type": "llama"} if kind in ("smolvlm", "internvl") else {}
+        text = without(INSIDE[kind], "model_type", "tie_word_embeddings") | named
         text |= {} if inner is None else {"tie_word_embeddings": inner}
         config = {"model_type": kind, "text_config": text}
         config |= {} if outer is None else {"tie_word_embeddings": outer}
