@@ -15,14 +15,11 @@ from hydra.errors import HydraException, MissingConfigException, OverrideParseEx
 from omegaconf import DictConfig, MissingMandatoryValue, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException
 
-from testbed.core.config_model import read
 from testbed.core.errors import InputError
 from testbed.core.spelling import UnknownKey
 from testbed.experiments.runs.choice_names import CONF, GROUPS
-from testbed.experiments.runs.chosen_options import composed_options
 from testbed.experiments.runs.error_lines import error_behind, flat
 from testbed.experiments.runs.own_options import SCHEME, readers_of, register
-from testbed.experiments.runs.resolved_values import resolved_values
 from testbed.experiments.runs.unread_values import check_unread
 from testbed.experiments.runs.words import OF_HYDRA, Words, read_words
 from testbed.run.config import RunConfig
@@ -71,7 +68,7 @@ def typed_config(config: DictConfig, words: Sequence[str]) -> RunConfig:
     """
     OmegaConf.clear_cache(config)  # a value may have been set since another one followed from it
     try:
-        values = resolved_values(config)
+        values: Any = OmegaConf.to_container(config, resolve=True, throw_on_missing=True)
     except MissingMandatoryValue as error:
         key = error.full_key or "the configuration"
         raise InputError(key=key, problem="has no value", remedy=f"set {key}=...") from error
@@ -83,7 +80,7 @@ def typed_config(config: DictConfig, words: Sequence[str]) -> RunConfig:
         from testbed.experiments.vllm_server.configured import without_read_utilization
 
         values = without_read_utilization(config, values)
-    typed = read(RunConfig, values)
+    typed = RunConfig.from_values(values)
     check_unread(typed, words)
     return typed
 
@@ -92,8 +89,8 @@ def composed(name: str, words: Sequence[str]) -> DictConfig:
     """The config of this name with the words, for its caller alone; `--config-name` of the words
     counts more.
 
-    The options are composed once for the same choices in a process; the values are set as Hydra
-    sets them.
+    The options are composed by Hydra, once for the same choices in a process; the values are set as
+    Hydra sets them.
     """
     read = read_words(words)
     name = read.name or name
@@ -131,9 +128,7 @@ def composed_by_hydra(
 @lru_cache(MOST_KEPT)
 def _kept(name: str, choices: Sequence[str]) -> bytes:
     """The composition of these options, pickled: read anew, in an eighth of a copy's time."""
-    overrides = [override for choice in choices for override in _parsed((choice,))]
-    config = composed_options(name, overrides)
-    return pickle.dumps(composed_by_hydra(name, choices) if config is None else config)
+    return pickle.dumps(composed_by_hydra(name, choices))
 
 
 def set_value(config: DictConfig, override: Override) -> None:

@@ -11,7 +11,6 @@ from typing import Any, NamedTuple
 
 import yaml
 
-from testbed.core.config_model import read
 from testbed.core.errors import InputError
 from testbed.engine.recorder import (
     request_columns,
@@ -239,7 +238,7 @@ def read_config(folder: Path, plug_ins: Collection[str] = ()) -> RunConfig:
     check_classes(values, path, plug_ins)
     check_unchanged(folder)
     try:
-        return read(RunConfig, values)
+        return RunConfig.from_values(values)
     except InputError as error:
         raise InputError(key=path, problem=f"not the config of a run: {error}") from error
 

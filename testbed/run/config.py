@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal, NamedTuple
 from annotated_types import Unit, doc
 from pydantic import Strict
 
-from testbed.core.config_model import model
+from testbed.core.config_model import model, read
 from testbed.core.errors import InputError
 from testbed.core.shapes import check_known_shape
 from testbed.core.specs import LAYERS, VARIANTS, ModelSpec, ServerSpec
@@ -407,9 +407,16 @@ class RunConfig:
         for name, part in self.parts.items():
             yield from part.nested(name)
 
+    @classmethod
+    def from_values(cls, values: Any) -> "RunConfig":
+        """The config of plain values, as Hydra composes them and a run folder's config.yaml keeps
+        them.
+        """
+        return read(cls, values)
+
     @property
     def values(self) -> dict[str, Any]:
-        """Plain values, from which `read` makes an equal config if no part is an object."""
+        """Plain values, from which `from_values` makes an equal config if no part is an object."""
         values: dict[str, Any] = plain_values(self)
         return values
 

@@ -4,7 +4,6 @@ from dataclasses import fields
 
 import pytest
 from hydra import compose, initialize_config_dir
-from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import OmegaConf
 from refusals import check_words
 
@@ -12,10 +11,8 @@ from testbed.core.errors import InputError
 from testbed.core.specs import TierSpec
 from testbed.cost.model import Work
 from testbed.experiments.runs import own_options
-from testbed.experiments.runs.choice_names import CONF, HIDDEN
-from testbed.experiments.runs.chosen_options import composed_options
+from testbed.experiments.runs.choice_names import CONF
 from testbed.experiments.runs.compose import composed, configured, typed_config
-from testbed.experiments.runs.resolved_values import resolved_values
 from testbed.experiments.runs.words import read_words
 from testbed.run.machine import cost_of
 
@@ -38,15 +35,14 @@ WORDS = [
     ["policy=paged", "+protocol=sosp23", "+system=orca-pow2", "policy=radix", "software=engine"],
     ["speculation=eagle", "acceptance@speculation.acceptance=markov", "model=opt-175b"],
     ["server=h200-x2", "gpu@server.gpu=l40s", "router=round_robin", "replicas=2"],
-    *(["+system=" + name] for name in ("fastertransformer", "sglang", "vllm", "vllm-v0")),
 ]
 
 
-def by_hydra(words, name="run"):
+def by_hydra(words):
     """The composition by Hydra, with nothing of this project but its options; and its values."""
     own_options.register(CONF)
     with initialize_config_dir(str(CONF), version_base="1.3"):
-        composed_by_hydra = compose(name, [*words])
+        composed_by_hydra = compose("run", [*words])
         return composed_by_hydra, OmegaConf.to_container(composed_by_hydra, resolve=True)
 
 
@@ -54,59 +50,9 @@ def by_hydra(words, name="run"):
 def test_values_set_afterwards_are_those_that_hydra_sets(words):
     read = read_words(words)
     config = composed("run", words)
-    assert (config, resolved_values(config)) == by_hydra([*read.choices, *read.values])
-
-
-def merged(choices):
-    """The composition by this project; None if it is left to Hydra."""
-    return composed_options("run", OverridesParser.create().parse_overrides([*choices]))
-
-
-@pytest.mark.parametrize("words", WORDS, ids=" ".join)
-def test_choices_of_every_kind_are_merged_without_hydra(words):
-    assert merged(read_words(words).choices) is not None
-
-
-GLOBAL = ("figure", "protocol", "system")  # files of several groups
-
-
-@pytest.mark.parametrize("first", range(2))
-def test_options_with_lists_are_merged_as_hydra_does(first):
-    """Each at a place of its own, so that one configuration has half of them; servers of models are
-    all of one form, which WORDS have.
-    """
-    paths = [
-        path
-        for path in sorted(CONF.glob("*/*.yaml"))
-        if path.parent.name not in GLOBAL
-        and not path.stem.startswith(HIDDEN)
-        and "defaults:" in path.read_text(encoding="utf-8")
-    ]
-    assert len(paths) > 20
-    words = [f"+{path.parent.name}@at_{i}={path.stem}" for i, path in enumerate(paths[first::2])]
-    config, _ = by_hydra(words)
-    assert OmegaConf.to_yaml(merged(words)) == OmegaConf.to_yaml(config)  # keys in order too
-
-
-def test_a_study_is_composed_at_its_group():
-    assert composed("figure/fig18", []) == by_hydra([], "figure/fig18")[0]
-
-
-@pytest.mark.parametrize(
-    "choices",
-    [
-        ["policy=unheard_of"],
-        ["eviction@policy.eviction=arc"],  # paged memory has none
-        ["+policy=prefix_caching"],  # beside the usual one
-        ["~policy"],
-        ["policy=[paged,radix]"],
-        ["server=of-${policy}"],
-        ["+system=vllm-v1", "server=h200", "+tier@server.num_blocks=dram"],  # which follows
-    ],
-    ids=" ".join,
-)
-def test_what_hydra_refuses_or_merges_otherwise_is_left_to_it(choices):
-    assert merged(choices) is None
+    assert (config, OmegaConf.to_container(config, resolve=True)) == by_hydra(
+        [*read.choices, *read.values]
+    )
 
 
 def test_an_option_has_every_key_of_the_model_that_it_makes():

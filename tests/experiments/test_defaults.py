@@ -7,7 +7,7 @@ import pytest
 from omegaconf import OmegaConf
 
 from testbed.experiments.runs.choice_names import CONF
-from testbed.experiments.runs.compose import composed, configured
+from testbed.experiments.runs.compose import composed, composed_by_hydra, configured
 from testbed.run.build import build
 from testbed.run.config import ServerConfig, SoftwareConfig
 from testbed.run.constructor_parameters import parameters_of
@@ -115,9 +115,11 @@ def options_of(group):
 
 @cache
 def every_option():
-    """The options of groups of classes, each at GROUP_NAME of one configuration."""
+    """The options of groups of classes, each at GROUP_NAME of one configuration: to compose one
+    takes longer than what is looked at.
+    """
     options = [(path.parent.name, path.stem) for path in FILES if path.parent.name in OF_CLASSES]
-    return composed("run", [f"+{group}@{group}_{name}={name}" for group, name in options])
+    return composed_by_hydra("run", [f"+{group}@{group}_{name}={name}" for group, name in options])
 
 
 def test_every_key_of_a_built_in_class_can_be_set_without_a_plus():

@@ -12,7 +12,6 @@ import pytest
 from refusals import refuses
 from tiny_run import tiny_run
 
-from testbed.core.config_model import read
 from testbed.core.model_files import model_names, shipped
 from testbed.core.shapes import read_model
 from testbed.experiments.runs.choice_names import files_of
@@ -131,7 +130,7 @@ def test_every_other_model_fits_on_the_server_of_all():
         configs[states] = configs[states] or configured(words_of(name))
         assert configs[states].server.name == "h200-x1"
         shape = {**dict.fromkeys(CHOICES), **shipped(name)["shape"], "max_len": 1024}
-        config = read(RunConfig, {**configs[states].values, "model": shape})
+        config = RunConfig.from_values({**configs[states].values, "model": shape})
         assert build(config).pool.num_slots > 1024, name
 
 

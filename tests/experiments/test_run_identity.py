@@ -14,7 +14,6 @@ import pytest
 import yaml
 from refusals import refuses
 
-from testbed.core.config_model import read
 from testbed.experiments.runs import run_folder
 from testbed.experiments.runs.compose import configured
 from testbed.experiments.runs.run_folder import complete, read_config, run_into
@@ -175,7 +174,7 @@ def test_files_of_the_user_stay_and_folders_are_refused(tmp_path):
 def test_a_policy_given_as_an_object_is_refused_in_a_run_folder(tmp_path):
     config = configured(SHORT)
     built = config.policy.make("policy", None) if config.policy.is_instance else object()
-    values = read(RunConfig, {**config.values, "policy": built})
+    values = RunConfig.from_values({**config.values, "policy": built})
     refuses("policy: ", run_into, values, tmp_path)
 
 

@@ -11,7 +11,6 @@ import tempfile
 from collections import Counter
 from contextlib import chdir, redirect_stdout
 from dataclasses import dataclass, field
-from importlib import import_module
 from inspect import CO_OPTIMIZED
 from io import StringIO
 from pathlib import Path
@@ -21,8 +20,6 @@ from typing import Any
 LENGTHS = "input_tokens,output_tokens,arrival_s\n20,40,0\n"
 WORDS = ("run", "trace=csv", "trace.path=one.csv", "arrivals=replay", "outputs=tables")
 PARTS = ("before", "loop", "after")
-# To import them takes three times as long once every call is followed
-LIBRARIES = ("cyclopts", "hydra", "numpy", "omegaconf", "pydantic", "simpy")
 
 
 @dataclass
@@ -76,8 +73,6 @@ def count() -> Profile:
     import testbed
     from testbed.experiments.cli.main import main
 
-    for library in LIBRARIES:
-        import_module(library)
     profile = Profile(Path(testbed.__file__).resolve().parents[1])
     with tempfile.TemporaryDirectory() as folder, chdir(folder), redirect_stdout(StringIO()):
         Path("one.csv").write_text(LENGTHS)

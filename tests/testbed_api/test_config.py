@@ -17,7 +17,6 @@ from annotated_types import Ge, Gt, Interval, Lt
 from omegaconf import OmegaConf
 from refusals import refuses
 
-from testbed.core.config_model import read
 from testbed.core.oracle_protocols import LENGTHS
 from testbed.experiments.runs import compose
 from testbed.experiments.runs.choice_names import CLASS_OF_FILE
@@ -35,8 +34,8 @@ SHORT = ("arrivals.duration_s=5",)
 
 def test_config_values_round_trip():
     config = configured(("+system=vllm-v1", "window_s=[1,4]", "slo.ttft_s=0.5", *SHORT))
-    assert read(RunConfig, config.values) == config
-    assert run_id(read(RunConfig, config.values)) == run_id(config)
+    assert RunConfig.from_values(config.values) == config
+    assert run_id(RunConfig.from_values(config.values)) == run_id(config)
 
 
 @pytest.mark.parametrize(
@@ -130,19 +129,19 @@ def test_words_are_refused_for_switches_and_numbers_of_every_option(chosen):
         *groups, name = key.split(".")
         values = deepcopy({**usual, **{group: config.values[group] for group in groups[:1]}})
         reduce(getitem, groups, values)[name] = word
-        refuses(f"{re.escape(key)}='{word}': ", lambda v=values: build(read(RunConfig, v)))
+        refuses(f"{re.escape(key)}='{word}': ", lambda v=values: build(RunConfig.from_values(v)))
 
 
 def test_options_left_out_in_python_have_the_defaults_of_the_config_files():
     config = configured(("engine=gpu",))
-    for part in (config, config.engine, config.workload, config.slo):
+    for read in (config, config.engine, config.workload, config.slo):
         defaults = {
-            field.name: field.default for field in fields(part) if field.default is not MISSING
+            field.name: field.default for field in fields(read) if field.default is not MISSING
         }
         defaults |= {
-            name: getattr(part, name) for name in ("engine", "software") if name in defaults
+            name: getattr(read, name) for name in ("engine", "software") if name in defaults
         }  # named by files
-        assert {name: getattr(part, name) for name in defaults} == defaults
+        assert {name: getattr(read, name) for name in defaults} == defaults
 
 
 def test_an_edited_file_of_a_user_is_read_again(tmp_path, monkeypatch):

@@ -18,7 +18,6 @@ from refusals import refuses  # noqa: E402
 from same_runs import assert_same_rows  # noqa: E402
 from tiny import OneSecond  # noqa: E402
 
-from testbed.core.config_model import read  # noqa: E402
 from testbed.core.errors import InputError  # noqa: E402
 from testbed.core.request import PS  # noqa: E402
 from testbed.cost.model import WORK_COLUMNS, Moved, Work, work_cells  # noqa: E402
@@ -168,7 +167,7 @@ def run_config(tmp_path, **changes):
 
 
 def setup(tmp_path, **changes):
-    return build(read(RunConfig, run_config(tmp_path, **changes)))
+    return build(RunConfig.from_values(run_config(tmp_path, **changes)))
 
 
 def test_config_is_run_into_result_tables(tmp_path):
@@ -299,7 +298,7 @@ def test_tiers_of_other_servers_are_refused(tmp_path, policy, scheduler):
 def test_drafts_on_several_gpus_are_refused(tmp_path):
     values = run_config(tmp_path, scheduler=V1, speculation=NGRAM)
     values["server"] |= {"num_gpus": 2}
-    built = build(read(RunConfig, values))
+    built = build(RunConfig.from_values(values))
     refuses("server.num_gpus=2: ", lambda: make_engine(built))
 
 
@@ -311,7 +310,7 @@ def test_ranked_requests_with_a_prefix_cache_are_refused(tmp_path):
         "block_size": 4,
     }
     for values, is_refused in (({}, False), ({"policy": caching}, True)):
-        config = read(RunConfig, run_config(tmp_path, scheduler=ranked, **values))
+        config = RunConfig.from_values(run_config(tmp_path, scheduler=ranked, **values))
         (tmp_path / "requests.csv").write_text(
             "arrival_s,input_tokens,output_tokens,priority\n0.0,9,4,1\n0.01,20,6,0\n"
         )

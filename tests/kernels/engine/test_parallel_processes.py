@@ -20,7 +20,6 @@ import test_engine_config as configs  # noqa: E402
 import tiny_models as tiny  # noqa: E402
 from refusals import refuses  # noqa: E402
 
-from testbed.core.config_model import read  # noqa: E402
 from testbed.kernels.engine.loaded_model import Bench, in_turn  # noqa: E402
 from testbed.kernels.engine.parallel import processes  # noqa: E402
 from testbed.kernels.engine.parallel.processes import start  # noqa: E402
@@ -41,7 +40,7 @@ CPU = {"device": "cpu", "dtype": "float32"}
 def setup(tmp_path, num_gpus, **changes):
     values = configs.run_config(tmp_path, **changes)
     values["server"]["num_gpus"] = num_gpus
-    return build(read(RunConfig, values))
+    return build(RunConfig.from_values(values))
 
 
 @pytest.fixture
