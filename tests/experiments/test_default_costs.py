@@ -352,7 +352,7 @@ def test_whole_runs_test_costs_if_their_words_say_so(system, words, has_tests):
     assert (says_not, bool(percents)) == (not has_tests, has_tests)
 
 
-@pytest.mark.parametrize("name", [f"pressure-{number}" for number in range(5, 10)])
+@pytest.mark.parametrize("name", [f"pressure-{number}" for number in range(5, 11)])
 def test_the_errors_of_served_loads_are_those_of_their_logs(name):
     rows = [row for row in table_rows(SERVED_LOADS) if row["folder"] == name]
     folder = LOGS / name
