@@ -60,8 +60,12 @@ class Command:
 
 class _Parser(ArgumentParser):
     def error(self, message: str) -> NoReturn:
-        problem = shorten(message, 150, placeholder=" ...")
-        raise InputError(key=SERVE, problem=problem, remedy="write the option's whole name")
+        raise _refusal(message)
+
+
+def _refusal(message: str) -> InputError:
+    problem = shorten(message, 150, placeholder=" ...")
+    return InputError(key=SERVE, problem=problem, remedy="write the option's whole name")
 
 
 @cache
@@ -116,7 +120,11 @@ def _text(option: Option, value: Any) -> str:
 
 
 def _no_such_value(error: ArgumentError) -> InputError:
-    """The refusal of an option whose values are too few, or that takes none."""
+    """The refusal of an option whose values are too few, or that takes none; or of no option, as
+    Python 3.12.5 and later raise it for the beginning of several names.
+    """
+    if error.argument_name is None:
+        return _refusal(error.message)
     name = str(error.argument_name).partition("/")[0]
     if parser_options()[name].nargs == NO_VALUE:
         return InputError(key=f"{SERVE}: {name}", problem="takes no value", remedy="give it alone")

@@ -59,14 +59,10 @@ class ByRatio:
         full = most // page_size * page_size
         windows = int(full * self.ratio) // page_size * page_size
         if full and self.window + page_size >= windows:
-            raise DoesNotStart(
-                key=SERVE,
-                system="SGLang",
-                problem=(
-                    f"{windows} tokens of layers with a window hold no request, which needs more "
-                    f"than {self.window} and a page"
-                ),
-                remedy="raise --max-total-tokens, --mem-fraction-static or --swa-full-tokens-ratio",
+            raise _no_start(
+                f"{windows} tokens of layers with a window hold no request, which needs more than "
+                f"{self.window} and a page",
+                "raise --max-total-tokens, --mem-fraction-static or --swa-full-tokens-ratio",
             )
         return full, windows
 
@@ -85,12 +81,22 @@ class ByRequests:
     def of_bytes(self, cells: CellBytes, num_bytes: int, page_size: int) -> Sizes:
         needed = self._needed(page_size)
         most = (num_bytes - needed * cells.window) // cells.full
-        return max(most, 0) // page_size * page_size, needed
+        if most < page_size:
+            raise _no_start(
+                f"{needed} tokens of layers with a window leave the other layers no page",
+                "lower --max-running-requests, or raise --mem-fraction-static or --tp-size",
+            )
+        return most // page_size * page_size, needed
 
     def of_tokens(self, most: int, page_size: int) -> Sizes:
-        return most // page_size * page_size, min(self._needed(page_size), most)
+        full = most // page_size * page_size
+        return full, min(self._needed(page_size), most)  # not in whole pages, as SGLang has it
 
     def _needed(self, page_size: int) -> int:
         of_request = self.window + EVICTED_EVERY + 2 * page_size
         needed = of_request * self.num_requests + self.chunk_tokens + page_size
         return ceil_div(needed, page_size) * page_size
+
+
+def _no_start(problem: str, remedy: str) -> DoesNotStart:
+    return DoesNotStart(key=SERVE, system="SGLang", problem=problem, remedy=remedy)

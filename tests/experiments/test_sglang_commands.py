@@ -317,6 +317,7 @@ def test_windows_have_a_pool_of_their_own():
         ("1000 --page-size 16", (1_639_584, 303_408)),
         ("4000", (898_616, 1_044_385)),
         ("64 --max-total-tokens 20000", (20_000, 20_000)),
+        ("64 --max-total-tokens 20001 --page-size 16", (20_000, 20_001)),
         ("64 --max-total-tokens 200000 --disable-overlap-schedule", (200_000, 24_641)),
         ("64 --chunked-prefill-size -1", (730_805, 584_644)),
     ],
@@ -326,6 +327,12 @@ def test_without_a_prefix_cache_windows_have_what_running_requests_need(options,
     command = "sglang serve --model-path openai/gpt-oss-120b --tp 2 --disable-radix-cache"
     fit = fit_of(f"{command} --max-running-requests {options}", "h100-80gb")
     assert (fit.max_total_num_tokens, fit.window_tokens) == tokens
+
+
+def test_more_running_requests_than_windows_have_memory_for_do_not_start():
+    command = "sglang serve --model-path openai/gpt-oss-120b --tp 2 --disable-radix-cache"
+    many = f"{command} --max-running-requests 9000"
+    assert says_no_start(refuses("lower --max-running-requests", fit_of, many, "h100-80gb"))
 
 
 @pytest.mark.parametrize(("num_tokens", "starts"), [(160, False), (162, True)])
@@ -366,10 +373,10 @@ def test_parameters_that_no_eviction_policy_takes_are_wrong_alone(
 
 
 def test_a_file_with_which_vllm_does_not_start_is_not_modelled_for_sglang(tmp_path):
-    config = config_of("gemma-2-27b") | {"tie_word_embeddings": False}
+    config = config_of("gemma-2-27b") | {"rope_scaling": {"rope_type": "linear"}}
     (tmp_path / "config.json").write_text(json.dumps(config))
     line = refuses("not modelled", fits, f"sglang serve --model-path {tmp_path}", "gpu=h200")
-    assert "tie_word_embeddings" in line
+    assert "rope_scaling" in line
     assert not says_no_start(line)
 
 
