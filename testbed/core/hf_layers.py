@@ -1,7 +1,6 @@
 """Layers of a Hugging Face config.json that are not plain: windows, latents, experts, states."""
 
 from collections import Counter
-from collections.abc import Iterable
 from typing import Any
 
 from testbed.core.errors import InputError
@@ -283,9 +282,9 @@ def letters_of_nemotron(fields: Fields) -> str:
     return letters
 
 
-def letters_of_blocks(names: Iterable[Any]) -> str:
-    """The letters of layers with these names; "?" for one that is not known."""
-    return "".join(BLOCKS.get(str(name), "?") for name in names)
+def letters_of_blocks(names: Any) -> str:
+    """The letters of layers with these names; "?" for one that is not known, and for no list."""
+    return "".join(BLOCKS.get(str(name), "?") for name in names) if isinstance(names, list) else "?"
 
 
 def _state_bytes(fields: Fields, key: str, usual: int) -> int:

@@ -22,7 +22,13 @@ QUANTISE_ENCODERS: Mapping[str, tuple[str, ...]] = {
 }
 UNLESS = (("kimi_k25", "compressed-tensors"), ("gemma4", "fp8"))
 LAYER = re.compile(r"^model\.layers\.\d+\.")
-LISTS = ("ignore", "ignored_layers", "modules_to_not_convert", "exclude_modules", "dynamic")
+NAMES: Mapping[str, tuple[str, ...]] = {  # of layers, which a method reads
+    "fp8": ("ignored_layers", "modules_to_not_convert"),
+    "awq": ("modules_to_not_convert",),
+    "gptq": ("dynamic", "modules_in_block_to_quantize"),
+    "compressed-tensors": ("ignore", "config_groups"),
+    "modelopt": ("ignore", "exclude_modules", "quantized_layers"),
+}
 
 
 def with_weights(shape: ModelSpec, fields: Fields, kind: str) -> ModelSpec:
@@ -116,13 +122,14 @@ def _scheme(fields: Fields, config: Mapping[str, Any], kind: str) -> Bits:
 
 def _names_in(config: Mapping[str, Any]) -> Iterator[str]:
     """The names of layers that a method reads; mxfp4 reads none."""
-    if config.get("quant_method") == "mxfp4":
-        return
-    values = config.get("quantization") or config
-    for key in LISTS:
-        yield from values.get(key) or []
-    for group in (values.get("config_groups") or {}).values():
-        yield from group.get("targets") or []
+    method = str(config.get("quant_method"))
+    values = (config.get("quantization") if method == "modelopt" else None) or config
+    for key in NAMES.get(method, ()):
+        if key == "config_groups":
+            for group in (values.get(key) or {}).values():
+                yield from group.get("targets") or []
+        else:
+            yield from map(str, values.get(key) or [])
 
 
 def _is_of_layers(name: str) -> bool:

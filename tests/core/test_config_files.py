@@ -230,7 +230,8 @@ def test_a_nemotrons_drafting_layer_has_the_names_of_each_transformers(shape):
     named = NEMOTRON_H | {"num_nextn_predict_layers": 1}
     for blocks in (["attention", "moe"], ["full_attention", "moe"]):
         assert shape(named | {"mtp_layers_block_type": blocks}).drafts_itself
-    assert not shape(named | {"mtp_layers_block_type": ["moe"]}).drafts_itself
+    for blocks in (["moe"], 3):
+        assert not shape(named | {"mtp_layers_block_type": blocks}).drafts_itself
 
 
 @pytest.mark.parametrize(("gpu", "size"), [("a100-80gb", 784), ("h100-80gb", 832), ("h200", 832)])

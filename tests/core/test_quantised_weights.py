@@ -176,6 +176,26 @@ def test_names_of_a_class_that_has_others_are_not_read(file_of, names):
     refuses("names of layers", model_of, file_of({**OF_MODELOPT, **names}, config))
     mxfp4 = {"quant_method": "mxfp4", "modules_to_not_convert": ["model.layers.*.self_attn"]}
     assert model_of(file_of(mxfp4, config)).experts.bits == 4.25
+    of_others = {"config_groups": 3, "quantization": "x"}
+    assert model_of(file_of(AWQ | of_others, config)) == model_of(file_of(AWQ, config))
+
+
+@pytest.mark.parametrize(
+    "quantization_config",
+    [
+        {**GPTQ, "modules_in_block_to_quantize": [["self_attn.k_proj"]]},
+        {
+            "quant_method": "modelopt",
+            "quant_algo": "MIXED_PRECISION",
+            "quantized_layers": {"model.layers.0.mlp": {"quant_algo": "FP8"}},
+        },
+    ],
+)
+def test_names_of_quantised_layers_of_such_a_class_are_not_read_either(
+    file_of, quantization_config
+):
+    config = {**LLAMA, **OF_EXPERTS, "model_type": "gpt_oss"}
+    refuses("names of layers", model_of, file_of(quantization_config, config))
 
 
 def test_compressed_tensors_may_name_the_output_projection(file_of):
