@@ -63,22 +63,25 @@ def record(
     }
     run_plan(python, plan, out, limit_s + requests[-1].arrival_ps / PS)
     (out / "plan.json").unlink()
-    num_served = add_preemptions(out)
-    if num_served < len(requests):
-        raise InputError(
-            key="vLLM",
-            problem=(
-                f"served {num_served} of {len(requests)} requests within {limit_s:.0f} s, which is "
-                "no log of the workload"
-            ),
-            remedy="--limit-s",
-        )
+    _check_all_served(add_preemptions(out), len(requests), limit_s)
     write_meta(out, command)
     write_contents(out / CONTENTS, requests)
     if refresh is not None:
         profile = refreshed(refresh, out)
         write_text(out / PROFILE, dump(profile))
         print(words(profile), f"profile: {out / PROFILE}", sep="\n")
+
+
+def _check_all_served(num_served: int, num_requests: int, limit_s: float) -> None:
+    if num_served < num_requests:
+        raise InputError(
+            key="vLLM",
+            problem=(
+                f"served {num_served} of {num_requests} requests within {limit_s:.0f} s, which is "
+                "no log of the workload"
+            ),
+            remedy="--limit-s",
+        )
 
 
 def _wave(requests: Sequence[Request], seed: int = 0) -> Mapping[str, object]:
