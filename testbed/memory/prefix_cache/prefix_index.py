@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 from testbed.memory.prefix_cache.hash_chain import Content, HashOf, chained, hash_chain
 
 OnEqual: TypeAlias = Callable[["Node", int], None]
-OnCacheEvent: TypeAlias = Callable[[list[int], bool], None]  # chained hashes; findable from now on?
+OnCacheEvent: TypeAlias = Callable[[list[int], bool], None]  # chained hashes; True: findable now
 Key: TypeAlias = tuple[int, Content]
 TOMBSTONE = -1
 
