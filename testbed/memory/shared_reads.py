@@ -87,9 +87,9 @@ class SharedReads(BatchIndex):
     """The number of members of a batch that read each block.
 
     full_blocks: gives a new list of the blocks of a sequence that are full, in order. `readers`
-    counts the members by block. Only blocks that were full when their sequence joined, or forked,
-    are counted: a block that a step fills belongs to one sequence until that forks, and a partial
-    one that is shared is copied before the step that reads it.
+    counts the members by block. Only blocks that were full when their sequence joined, or changed,
+    are counted: a block that a step fills belongs to one sequence until that forks or the block can
+    be found, and a partial one that is shared is copied before the step that reads it.
     """
 
     def __init__(self, full_blocks: Callable[[Sequence], list[int]]) -> None:
@@ -97,28 +97,29 @@ class SharedReads(BatchIndex):
         self.readers = Counter[int]()
         self._num_reads = 0  # by all members together
         self._counted: dict[int, list[int]] = {}
-        self._forked: dict[int, Sequence] = {}
+        self._changed: dict[int, Sequence] = {}
 
     def added(self, seq: Sequence) -> None:
         blocks = self._counted[seq.seq_id] = self.full_blocks(seq)
         self._count(blocks)
 
     def removed(self, seq: Sequence) -> None:
-        self._forked.pop(seq.seq_id, None)
+        self._changed.pop(seq.seq_id, None)
         self._discount(self._counted.pop(seq.seq_id))
 
-    def forked(self, seq: Sequence) -> None:
-        """`seq`, a member, is the parent or the child of a fork: its full blocks are other ones.
+    def changed(self, seq: Sequence) -> None:
+        """`seq`, a member, is the parent or the child of a fork, so that its full blocks are other
+        ones, or others may find blocks that its steps have filled.
 
         They are counted when they are read: until then, a member of a beam may fork many times.
         """
-        self._forked[seq.seq_id] = seq
+        self._changed[seq.seq_id] = seq
 
     def again(self) -> int:
         """Reads of a block but the first by the members."""
-        for seq in self._forked.values():
+        for seq in self._changed.values():
             self._count_anew(seq)
-        self._forked.clear()
+        self._changed.clear()
         return self._num_reads - len(self.readers)
 
     def again_with(self, others: Iterable[Sequence]) -> int:

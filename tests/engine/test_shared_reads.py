@@ -15,6 +15,7 @@ from testbed.cost.model import UNBOUNDED, Affine, CostModel, WindowReads, Work
 from testbed.engine.simulation import simulate
 from testbed.experiments.runs.compose import configured
 from testbed.memory.groups.grouped_caching import GroupedCaching
+from testbed.memory.groups.grouped_output_caching import GroupedOutputCaching
 from testbed.memory.paged.paged import Paged
 from testbed.memory.policy import PoolSpec, host
 from testbed.memory.prefix_cache.prefix_caching import PrefixCaching
@@ -163,6 +164,27 @@ def test_beams_share_what_their_parents_have_generated():
     repeated = [work.decode_repeated for work in served(requests, scheduler(), False)[1]]
     assert max(repeated) > 2 * 2 * 8 + 20  # more than the whole blocks of both prompts
     assert len({*repeated}) > 5
+
+
+def test_a_prompt_shares_what_a_decode_beside_it_has_generated():
+    """Two decodes share 16 tokens; the third prompt begins with 24 of one's prompt and 24 of its
+    answer, which the window has given back by then.
+    """
+    groups = (*ONE_GROUP, KvGroup("window", num_layers=4, slot_bytes=64, window=8))
+    pool = PoolSpec(1024, MAX_LEN, layer_bytes=64, num_layers=8, groups=groups)
+    requests = [
+        Request(i, 0, 24, output_len=200, prompt_ids=prompt(16, 24, i), answer_id=-1000 * (i + 1))
+        for i in range(2)
+    ]
+    whole = (*requests[0].prompt_ids, *range(-1000 + 24, -1000 + 50))
+    requests.append(Request(2, 150 * MS, prompt_len=50, output_len=20, prompt_ids=whole))
+
+    def scheduler():
+        return ChunkedPrefill(GroupedOutputCaching(pool, 8), Recompute(), **LIMITS)
+
+    check_both_ways(requests, scheduler, PerRead(), MAX_LEN)
+    works = served(requests, scheduler())[1]
+    assert {(work.decode_seqs, work.decode_repeated) for work in works} == {(2, 16), (3, 16 + 48)}
 
 
 @pytest.mark.parametrize("fast_forward", [True, False])

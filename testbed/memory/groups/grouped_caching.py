@@ -14,6 +14,7 @@ from testbed.memory.groups.cached_contents import PromptContents
 from testbed.memory.groups.checkpoints import EachSpacing
 from testbed.memory.groups.grouped import Grouped
 from testbed.memory.groups.page_cache import GroupHit, PageCache
+from testbed.memory.groups.page_table import PageTable
 from testbed.memory.policy import PoolSpec
 from testbed.memory.shared_reads import SharedReads
 
@@ -73,6 +74,14 @@ class GroupedCaching(Grouped):
                 repeated += reads.again_with(others) * self.tokens_per_page * column.width
                 num_layers += column.width
         return repeated // max(num_layers, 1)
+
+    def _drop_unread(self, table: PageTable) -> None:
+        """The pages that steps have filled may be published then, and be shared."""
+        super()._drop_unread(table)
+        if (batch := table.seq.batch) is not None:
+            for i in range(len(self.pages.columns)):
+                if (self, i) in batch.indexes:
+                    batch.indexes[self, i].changed(table.seq)
 
     def _shared_pages(self, column: int, batch: Batch) -> SharedReads:
         return SharedReads(partial(self._full_pages, column))

@@ -266,7 +266,7 @@ class BlockMemory(LeasingPolicy):
                 index: BlockIndex = indexes.get(self) or batch.index(self, self._index)
                 index.tails[table.seq.seq_id] = table
             if tables in indexes:
-                indexes[tables].forked(table.seq)
+                indexes[tables].changed(table.seq)
         return NO_OPS
 
     def move(self, seqs: list[Sequence], tier: str) -> Answer:
