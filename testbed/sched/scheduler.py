@@ -421,7 +421,8 @@ class IterationLevel(Scheduler):
         self.prompts = self.prefills(self.state, self.limits)
 
     def add(self, request: Incoming) -> SequenceGroup:
-        group = super().add(request)
+        group = self.new_group(request)
+        self.state.waiting.append(group)  # as the base does, which would be one more call a request
         if not self.order.keeps_arrival:
             group.rank = (*self.order.rank(request), request.request_id)
         if self.prefetch:
