@@ -135,6 +135,8 @@ def test_lmcache_becomes_a_policy_with_a_tier(capsys):
         (lmcache(max_local_cpu_size=0.001), "holds no chunk"),
         (lmcache(save_decode_cache="yes"), "true or false"),
         (f"{lmcache()} --no-enable-prefix-caching", "is off"),
+        # for which vLLM takes its own connector
+        (f"{lmcache()} --kv-offloading-size 8", "choose OffloadingConnector"),
     ],
 )
 def test_what_is_not_modelled_of_lmcache_is_refused_by_name(options, part):
