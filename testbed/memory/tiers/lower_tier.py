@@ -1,6 +1,6 @@
 """A tier below the device: what it stores, and which of it transfers read and write."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from heapq import heapify, heappop, heappush
 from typing import TypeAlias, TypeVar
 
@@ -18,7 +18,7 @@ class Pins(dict[Block, int]):
         for block in blocks:
             self[block] = self.get(block, 0) + 1
 
-    def drop(self, blocks: Iterable[Block]) -> list[Block]:
+    def drop(self, blocks: Collection[Block]) -> list[Block]:
         """One transfer less needs these blocks; returns those that none needs any more."""
         for block in blocks:
             self[block] -= 1
@@ -140,7 +140,7 @@ class LowerTier:
         self.pins.add(blocks)
         return blocks
 
-    def unpin(self, blocks: Iterable[int]) -> None:
+    def unpin(self, blocks: Collection[int]) -> None:
         self.pins.drop(blocks)
 
     def drop_unpinned(self, nodes: Iterable[Node]) -> None:

@@ -1,6 +1,6 @@
 """The device's pool of a cache hierarchy, whose blocks transfers may pin."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
 from testbed.memory.prefix_cache.caching_pool import CachingPool
 from testbed.memory.prefix_cache.eviction.order import EvictionOrder
@@ -49,7 +49,7 @@ class PinnedPool(CachingPool):
         self.pins.add(blocks)
         return blocks
 
-    def unpin(self, blocks: Iterable[int]) -> None:
+    def unpin(self, blocks: Collection[int]) -> None:
         self.free += [block for block in self.pins.drop(blocks) if self.index.holder[block] is None]
 
     def arrived(self, nodes: Sequence[Node], blocks: Sequence[int]) -> None:
