@@ -51,8 +51,8 @@ class Validation:
         self, request: LogRequest, what_if: Sequence[str], sensitivity: bool = False
     ) -> None:
         self.logs, self.servers = request.replayed()
-        paths = [Path(log.path) for log in self.logs]
-        self.names = dict(zip(map(str, paths), short_names(paths), strict=True))
+        paths = [log.path for log in self.logs]
+        self.names = dict(zip(paths, short_names([*map(Path, paths)]), strict=True))
         self.runs = [
             replay(log, config) for log, (config, _) in zip(self.logs, self.servers, strict=True)
         ]

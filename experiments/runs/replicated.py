@@ -9,7 +9,7 @@ from testbed.experiments.runs.points import Setting
 from testbed.experiments.runs.quantities import Quantity, main_quantities, number, quantities
 from testbed.study.replications import NOT_DISTINGUISHABLE, Interval, interval, paired
 
-NUM_BLOCKS = "server.num_blocks"
+POOL = ("server.num_blocks", "server.kv_memory_gib")  # which a server's command fixes
 COMMAND = "command"  # the axis of several servers' commands
 EQUAL = "equal"  # on every seed
 Columns = Mapping[str, Sequence[str]]
@@ -92,11 +92,11 @@ def _axes(groups: Sequence[Setting]) -> Columns:
 
 def _compared_axis(groups: Sequence[Setting]) -> str:
     """The first axis whose values are not all numbers, else the first; empty without an axis. A
-    pool's blocks, which a server's command fixes, come last.
+    pool comes last.
     """
-    names = sorted(groups[0].chosen, key=lambda name: name == NUM_BLOCKS)
-    words = [name for name in names if not all(map(_is_number, _axes(groups)[name]))]
-    return next(iter([*words, *names]), "")
+    axes = _axes(groups)
+    words = [name for name in axes if not all(map(_is_number, axes[name]))]
+    return min([*words, *axes], key=POOL.__contains__, default="")
 
 
 def _free_axes(groups: Sequence[Setting], name: str) -> list[str]:

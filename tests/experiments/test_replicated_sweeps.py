@@ -49,16 +49,22 @@ def test_points_that_differ_in_their_seed_are_one_setting():
     ]
 
 
-def test_an_axis_that_follows_from_another_does_not_part_the_pairs():
+@pytest.mark.parametrize(
+    ("key", "pool"),
+    [
+        ("server.num_blocks", {"16": "400", "64": "100"}),
+        ("server.kv_memory_gib", {"16": "{gemma: 2.5}", "64": "{gemma: 2.4}"}),
+    ],
+)
+def test_an_axis_that_follows_from_another_does_not_part_the_pairs(key, pool):
     """A server's command fixes the bytes of the pool, so that its blocks follow from their size."""
-    blocks = {"16": "400", "64": "100"}
     swept = [
         Point(
-            {"server.num_blocks": blocks[size], "policy.block_size": size, "seed": str(seed)},
+            {key: pool[size], "policy.block_size": size, "seed": str(seed)},
             {"tpot_s": {"p99": 0.1 + 0.3 * seed + 1e-6 * int(size)}},
             f"{size}-{seed}",
         )
-        for size in blocks
+        for size in pool
         for seed in range(2)
     ]
     axes, _ = difference_columns(settings(swept))

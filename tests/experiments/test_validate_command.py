@@ -244,6 +244,13 @@ def test_the_requests_of_a_run_are_a_log(testbed, tmp_path):
     assert errors == pytest.approx([0.0] * len(errors), abs=1e-6)
 
 
+@pytest.mark.parametrize("path", ["./log.csv", "sub/..//log.csv"])
+def test_a_log_may_be_named_in_any_way(testbed, tmp_path, path):
+    (tmp_path / "sub").mkdir()
+    printed = testbed.done("validate", path, *SERVER)
+    assert "log.csv, over time" in printed
+
+
 def test_the_example_is_a_log_that_ships(testbed):
     server = "vllm serve meta-llama/Llama-3.1-8B --num-gpu-blocks-override 2000"
     line = ("validate", "example", "--from-vllm", f"{server} --max-model-len 8192")
