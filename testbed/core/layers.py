@@ -1,5 +1,6 @@
 """Layers of models beyond one full attention and one feed-forward network."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -21,6 +22,14 @@ class KvGroup:
     slot_bytes: int
     window: int | None = None
     state_bytes: int = 0
+
+
+def layers_of_page(groups: Sequence[KvGroup]) -> int:
+    """The layers in a page of vLLM: those of the smallest group, or those of the largest if it has
+    less than half more (`_get_kv_cache_groups_uniform_page_size`).
+    """
+    counts = [group.num_layers for group in groups]
+    return max(counts) if max(counts) < 1.5 * min(counts) else min(counts)
 
 
 @model

@@ -1,11 +1,10 @@
 """The pages of vLLM's KV cache: how large they are, and what a sequence takes of them."""
 
 from bisect import bisect_right
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from testbed.core.errors import InputError
-from testbed.core.layers import KvGroup
+from testbed.core.layers import KvGroup, layers_of_page
 from testbed.core.slots import ceil_div
 from testbed.core.specs import ModelSpec
 from testbed.vllm.releases import Release
@@ -100,14 +99,6 @@ def columns_of(model: ModelSpec) -> tuple[int, list[tuple[str, int]]]:
     return per_column, [
         (letters.get(group.name, "f"), ceil_div(group.num_layers, per_column)) for group in groups
     ]
-
-
-def layers_of_page(groups: Sequence[KvGroup]) -> int:
-    """The layers in a page of vLLM: those of the smallest group, or those of the largest if it has
-    less than half more (`_get_kv_cache_groups_uniform_page_size`).
-    """
-    counts = [group.num_layers for group in groups]
-    return max(counts) if max(counts) < 1.5 * min(counts) else min(counts)
 
 
 def pages_of(

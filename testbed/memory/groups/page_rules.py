@@ -10,10 +10,9 @@ from math import gcd
 from typing import ClassVar, TypeAlias
 
 from testbed.core.errors import InputError
-from testbed.core.layers import KvGroup
+from testbed.core.layers import KvGroup, layers_of_page
 from testbed.core.slots import Extent, ceil_div
 from testbed.memory.layouts import Column
-from testbed.vllm.pages import layers_of_page
 
 Pages: TypeAlias = list[list[int]]  # of each column, the first units of some pages
 Queue: TypeAlias = OrderedDict[int, int]  # pages and their columns
