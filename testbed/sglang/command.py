@@ -20,6 +20,7 @@ SERVE = SGLANG.serve
 PARSER = Path(__file__).with_name("options-0.5.23.txt")
 ON = "true"
 NO_VALUE, ONE_VALUE = "0", "1"
+UNITS = {"--hicache-size": "GB"}
 SCALES = {"k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
 BINARY_SCALES = {"Ki": 1 << 10, "Mi": 1 << 20, "Gi": 1 << 30, "Ti": 1 << 40}
 SCALED = re.compile(r"(\d+(?:\.\d+(?=[kMGT]$))?)(Ki|Mi|Gi|Ti|k|M|G|T)")
@@ -42,10 +43,12 @@ class Option(NamedTuple):
             remedy = f"choose from {', '.join(self.choices)}"
             raise InputError(key=key, value=text, problem="is unknown", remedy=remedy)
         plain, problem = KINDS[self.kind]
+        unit = UNITS.get(self.names[0])
+        remedy = f"a number alone, of {unit}" if unit else "give one"
         try:
             return plain(text)
         except (ValueError, RecursionError):
-            raise InputError(key=key, value=text, problem=problem, remedy="give one") from None
+            raise InputError(key=key, value=text, problem=problem, remedy=remedy) from None
 
 
 @dataclass(frozen=True)

@@ -50,7 +50,7 @@ def host_pool_of(values: Mapping[str, str], pool: TokenPool) -> HostPool | None:
 
 def _num_tokens(values: Mapping[str, str], pool: TokenPool) -> int:
     """Pages by the size, of which 0 says nothing, or by the ratio, and one more (HostKVCache)."""
-    size, ratio = number(values, SIZE, "GB"), decimal(values, RATIO)
+    size, ratio = number(values, SIZE), decimal(values, RATIO)
     if ratio is not None and not 0 < ratio < inf:
         raise refusal(values, RATIO, "must be above 0 and finite")
     if size is not None and size > 0:

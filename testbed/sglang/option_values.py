@@ -9,15 +9,14 @@ from testbed.sglang.command import SERVE
 T = TypeVar("T")
 
 
-def number(values: Mapping[str, str], name: str, unit: str = "") -> int | None:
-    """The whole number of an option, a number of `unit`; None if it is not given."""
-    remedy = f"a number alone, of {unit}" if unit else "give one"
-    return _parsed(values, name, int, "is no whole number", remedy)
+def number(values: Mapping[str, str], name: str) -> int | None:
+    """The whole number of an option; None if it is not given."""
+    return _parsed(values, name, int, "is no whole number", "give one")
 
 
-def whole(values: Mapping[str, str], name: str, unit: str = "") -> int | None:
+def whole(values: Mapping[str, str], name: str) -> int | None:
     """The whole number of an option that must be above 0."""
-    count = number(values, name, unit)
+    count = number(values, name)
     if count is not None and count < 1:
         raise refusal(values, name, "must be above 0")
     return count

@@ -28,16 +28,21 @@ CAPABILITIES = {
 
 def capability_of(gpu: GpuSpec) -> tuple[int, int]:
     """The compute capability. Raises InputError for a GPU that is not known."""
+    known = known_capability(gpu)
+    if known is None:
+        raise InputError(
+            key=f"gpu {gpu.name}",
+            problem=(
+                "its compute capability is not known, and vLLM's attention backend follows from it"
+            ),
+            remedy=f"name it after one of {', '.join(CAPABILITIES)}",
+        )
+    return known
+
+
+def known_capability(gpu: GpuSpec) -> tuple[int, int] | None:
+    """The compute capability of a GPU that is named after a known one, or None."""
     name = gpu.name
-    while name not in CAPABILITIES:
-        name, dash, _ = name.rpartition("-")
-        if not dash:
-            raise InputError(
-                key=f"gpu {gpu.name}",
-                problem=(
-                    "its compute capability is not known, and vLLM's attention backend follows "
-                    "from it"
-                ),
-                remedy=f"name it after one of {', '.join(CAPABILITIES)}",
-            )
-    return CAPABILITIES[name]
+    while name and name not in CAPABILITIES:
+        name = name.rpartition("-")[0]
+    return CAPABILITIES.get(name)

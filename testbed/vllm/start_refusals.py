@@ -16,7 +16,7 @@ from testbed.vllm.attention_backends import (
 )
 from testbed.vllm.checkpoints import Quantization
 from testbed.vllm.command import OFF, ON
-from testbed.vllm.generations import capability_of
+from testbed.vllm.generations import capability_of, known_capability
 from testbed.vllm.limits import Limits
 from testbed.vllm.option_reader import OptionReader
 
@@ -124,8 +124,12 @@ def check_divided_parts(reader: OptionReader, model: ModelSpec, num_gpus: int) -
 
 
 def _type_of_auto(gpu: GpuSpec, model: ModelSpec, quantization: Quantization) -> str | None:
-    """The type that vLLM computes in unless the command names one; None: bfloat16, or not known."""
-    if capability_of(gpu)[0] < AMPERE:
+    """The type that vLLM computes in unless the command names one; None: bfloat16, or not known.
+
+    A GPU that is not known is taken for one that has bfloat16: most of these types change nothing.
+    """
+    capability = known_capability(gpu)
+    if capability is not None and capability[0] < AMPERE:
         return FULL[1] if model.needs_range else HALF[1]
     is_half = quantization.dtype in HALF and not model.needs_range
     return quantization.dtype if is_half else None
