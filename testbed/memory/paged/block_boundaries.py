@@ -23,6 +23,8 @@ class BlockIndex(BatchIndex):
     `residues` is sorted, members of one residue by joining; `members` has each residue with the
     blocks of the member, in the same order. `tails` contains the tables of members whose partial
     last block was shared when they joined or forked, and may need a copy before the next write.
+    `lacking` is the number of blocks that the next step requires, if it was refused for them and no
+    member has joined or left since; else 0.
     """
 
     def __init__(self, batch: Batch, tables: Tables, pool: BlockPool) -> None:
@@ -33,6 +35,7 @@ class BlockIndex(BatchIndex):
         self.residues: list[int] = []
         self.members: list[Member] = []
         self.tails: dict[int, BlockTable] = {}
+        self.lacking = 0
         self._serials: list[int] = []  # of joining, in the order of `residues`
         self._by_id: dict[int, tuple[int, int]] = {}  # residue and serial number
         self._serial = count()
@@ -41,6 +44,7 @@ class BlockIndex(BatchIndex):
         table, size, offset = self.tables.of(seq), self.size, seq.slots_offset
         blocks, residue, serial = table.blocks, -offset % size, next(self._serial)
         self._by_id[seq.seq_id] = residue, serial
+        self.lacking = 0
         place = bisect_right(self.residues, residue)
         self.residues.insert(place, residue)
         self.members.insert(place, (residue, blocks))
@@ -52,6 +56,7 @@ class BlockIndex(BatchIndex):
         residues, (residue, serial) = self.residues, self._by_id.pop(seq.seq_id)
         first = bisect_left(residues, residue)
         place = bisect_left(self._serials, serial, first, bisect_right(residues, residue, first))
+        self.lacking = 0
         del residues[place], self.members[place], self._serials[place]
         self.tails.pop(seq.seq_id, None)
 

@@ -101,11 +101,11 @@ class Tables:
 
     def cut(self, seq: Sequence, num_tokens: int) -> None:
         """Keep the blocks of a sequence's first num_tokens tokens."""
-        table, kept = self.of(seq), ceil_div(num_tokens, self.block_size)
+        table, kept, num_slots = self.of(seq), ceil_div(num_tokens, self.block_size), seq.num_slots
         table.pinned = min(table.pinned, num_tokens // self.block_size)
-        dropped, padding = seq.num_slots - num_tokens, kept * self.block_size - num_tokens
+        dropped, padding = num_slots - num_tokens, kept * self.block_size - num_tokens
         if kept < len(table.blocks):
-            self._drop_end(table, kept, seq.num_slots)
+            self._drop_end(table, kept, num_slots)
             del table.blocks[kept:]
             dropped = padding
         if self.pool.ref_count(table.blocks[-1]) == 1:

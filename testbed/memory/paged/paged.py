@@ -120,6 +120,11 @@ class BlockMemory(LeasingPolicy):
                 if is_full or table.blocks[-1] not in self._pool.sharers:
                     return self._extend_alone(table, num_slots, num_tokens)
             index = batch.index(self, self._index)
+        if index.lacking:
+            is_same = num_tokens == 1 and not index.tails
+            if is_same and index.lacking > self._pool.available():
+                return Refusal.LATER
+            index.lacking = 0
         num_seqs, num_free = len(batch.sequences), len(self._pool.free)
         writers = copying_writers(self._tables, index.tails.values()) if index.tails else ()
         evicted = NO_GROWTH
@@ -128,6 +133,8 @@ class BlockMemory(LeasingPolicy):
         if most_blocks * num_seqs + len(writers) > num_free:
             needed = self._requested_by(index, num_tokens, writers)
             if not self._ensure_free(needed):
+                if num_tokens == 1 and not index.tails:
+                    index.lacking = needed
                 return Refusal.LATER
             if needed > num_free:
                 evicted = index.marked(num_tokens, [False] * num_free + self._pool.were_cached)
