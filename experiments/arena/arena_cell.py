@@ -86,7 +86,7 @@ def words_of(condition: Condition, entrant: Entrant, rules: Rules, seed: int) ->
     left_out = not_taken(rules.words, chosen_policy)
     return [
         *SERVER,
-        f"model.max_len={condition.longest}",
+        f"model.max_len={condition.longest + rules.spare_len}",
         *[word for word in rules.words if word not in left_out],
         *workload_words(condition.case, condition.rate),
         *pool_words(condition.num_blocks, rules, in_blocks=policy_takes(chosen_policy, BLOCKS)),

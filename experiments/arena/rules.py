@@ -26,17 +26,21 @@ class SystemWords:
     """The options of one system.
 
     words: besides its name. cached: the prefix cache by blocks that its scheduler can ask.
-    has_groups: it serves several sequences as one request.
+    has_groups: it serves several sequences as one request. spare_len: tokens by which its longest
+    sequence must exceed a request that it does not cut.
     """
 
     words: tuple[str, ...] = ()
     cached: str = "policy=prefix_caching"
     has_groups: bool = True
+    spare_len: int = 0
 
 
 USUAL = SystemWords()
 SYSTEMS: Mapping[str, SystemWords] = {
-    "sglang": SystemWords((f"policy.block_size={BLOCK_SIZE}",), PINNED, has_groups=False),
+    "sglang": SystemWords(
+        (f"policy.block_size={BLOCK_SIZE}",), PINNED, has_groups=False, spare_len=2
+    ),
 }
 
 
@@ -55,6 +59,11 @@ class Rules:
     def cached(self) -> str:
         """The policy whose eviction orders play."""
         return self._system.cached
+
+    @property
+    def spare_len(self) -> int:
+        """Tokens of the longest sequence beyond the longest request."""
+        return self._system.spare_len
 
     @property
     def _system(self) -> SystemWords:

@@ -175,6 +175,9 @@ class Scheduler(ABC):
     def max_output_len(self, prompt_len: int) -> int | None:
         """The output tokens at which the server would end a request of such a prompt; None: it ends
         none. An engine rejects requests that have more.
+
+        Args:
+            prompt_len: tokens of the prompt.
         """
         return None
 
