@@ -89,8 +89,15 @@ def _of_folder(config: Path) -> str:
     return str(folder) if folder.is_absolute() else f"./{folder}"
 
 
-def _shapeless(name: str, question: str) -> ShapelessModel:
+def _shapeless(name: str, question: str) -> InputError:
     """The refusal of a model; question: after the few that are like it."""
+    if Path(name).is_dir():
+        return InputError(
+            key="model",
+            value=name,
+            problem="is a folder without a config.json",
+            remedy="give the folder that has it",
+        )
     return ShapelessModel(
         key="model",
         value=name,

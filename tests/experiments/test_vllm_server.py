@@ -17,14 +17,14 @@ import pytest
 from refusals import check_words, refuses
 
 import testbed as testbed_library
-from testbed.core.errors import DoesNotStart
+from testbed.core.errors import DoesNotStart, InputError
 from testbed.core.layers import Latent, States
 from testbed.core.specs import GIB, ModelSpec
 from testbed.experiments.real.lockstep.vllm_installation import installed_release
 from testbed.experiments.runs.choice_names import CONF
 from testbed.experiments.vllm_server.answer import fit_of, lines_of
 from testbed.experiments.vllm_server.memory_fit import errors_by_shape, fitted_terms, predicted
-from testbed.experiments.vllm_server.named import gpu_named
+from testbed.experiments.vllm_server.named import gpu_named, model_named
 from testbed.experiments.vllm_server.named_server import server_of
 from testbed.experiments.vllm_server.startup_logs import start_ups_of
 from testbed.experiments.vllm_server.translation import overrides_of
@@ -501,3 +501,9 @@ def test_gemma_by_a_command_is_the_manager_of_groups_by_hand():
 def test_gemmas_tokens_are_those_of_its_logs(command, logged_tokens):
     words = f"vllm serve {command} --max-model-len 8192 --gpu-memory-utilization 0.95"
     assert fit_of(words, "h100-80gb").kv_tokens == pytest.approx(logged_tokens, rel=0.04)
+
+
+def test_a_folder_without_a_config_is_no_name_of_a_model(tmp_path):
+    with pytest.raises(InputError) as refusal:
+        model_named(str(tmp_path))
+    assert "config.json" in refusal.value.problem

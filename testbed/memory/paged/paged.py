@@ -120,11 +120,8 @@ class BlockMemory(LeasingPolicy):
                 if is_full or table.blocks[-1] not in self._pool.sharers:
                     return self._extend_alone(table, num_slots, num_tokens)
             index = batch.index(self, self._index)
-        if index.lacking:
-            is_same = num_tokens == 1 and not index.tails
-            if is_same and index.lacking > self._pool.available():
-                return Refusal.LATER
-            index.lacking = 0
+        if index.lacking and self._still_lacks(index, num_tokens):
+            return Refusal.LATER
         num_seqs, num_free = len(batch.sequences), len(self._pool.free)
         writers = copying_writers(self._tables, index.tails.values()) if index.tails else ()
         evicted = NO_GROWTH
@@ -151,6 +148,16 @@ class BlockMemory(LeasingPolicy):
             grant = taken_at_once(index.step())
             return grant if evicted is NO_GROWTH else grant._replace(evicted=evicted)
         return record(Grant, (0, NO_OPS, index.grow(num_tokens), evicted, False))
+
+    def _still_lacks(self, index: BlockIndex, num_tokens: int) -> bool:
+        """True if the step is the one that was refused, and its blocks are not there yet; else the
+        index forgets that it was refused.
+        """
+        is_same = num_tokens == 1 and not index.tails
+        if is_same and index.lacking > self._pool.available():
+            return True
+        index.lacking = 0
+        return False
 
     def _extend_alone(self, table: BlockTable, num_slots: int, num_tokens: int) -> Answer:
         """`extend` of one sequence that copies no block, such as a prompt's next chunk: as by an
