@@ -61,7 +61,7 @@ def test_another_scheduler_is_refused():
 def test_pools_are_those_that_the_installed_sglang_computes():
     models = ("llama-3.1-8b", "gpt-oss-120b", "deepseek-v3")
     (line,) = check_capacities(("l40s",), models)
-    assert line.startswith("27 of 27 commands")
+    assert line.startswith("33 of 33 commands")
 
 
 def test_the_shapes_of_the_compared_files_are_those_that_ship(tmp_path):
