@@ -155,9 +155,9 @@ def unsized_parts(config: Mapping[str, Any], shape: ModelSpec) -> list[str]:
     parts = []
     if isinstance(config.get("vision_config"), Mapping) and not shape.vision_params:
         parts.append("the vision tower, whose sizes vision_config does not give in full")
-    others = {key: value for key, value in config.items() if key not in READ_PARTS}
-    for key, value in others.items():
-        if key.endswith("_config") and isinstance(value, Mapping) and not SIZES.isdisjoint(value):
+    for key, value in config.items():
+        is_other = key.endswith("_config") and key not in READ_PARTS
+        if is_other and isinstance(value, Mapping) and not SIZES.isdisjoint(value):
             parts.append(f"the model of {key}")
     return parts
 
